@@ -1,0 +1,1 @@
+"""Placer decides which device every operation of a TensorFlow graph should run on."""

@@ -1,0 +1,51 @@
+"""Device specs: the strings that --devices and placer.optimize(devices=...) take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from placer.devices import catalogue, here
+from placer.devices.topology import Topology
+from placer.errors import PlacerError
+
+SPEC_HELP = (
+    "k80:2, p100:4, v100:8, a100:8, h100:8 (GPUs of one host; v100:8x2 is two hosts), "
+    "local (what TensorFlow sees here), workers:2 (pinned workers on this machine), "
+    "grpc://host:port,... (workers that run already), or a topology file (.pbtxt)"
+)
+
+
+def grpc_addresses(spec: str) -> tuple[str, ...]:
+    """The host:port addresses of a grpc:// spec; PlacerError if it has a bad one."""
+    addresses = tuple(spec.removeprefix("grpc://").split(","))
+    for address in addresses:
+        if re.fullmatch(r"[^\s:/,]+:\d{1,5}", address) is None:
+            raise PlacerError(f"devices {spec!r}: {address!r} is not host:port")
+    return addresses
+
+
+def parse(devices: str | Topology) -> Topology:
+    """The topology that a spec string, a file or a Topology names.
+
+    Raises:
+      PlacerError: if it is none of these, or the file is not a topology.
+    """
+    if isinstance(devices, Topology):
+        return devices
+    spec = str(devices).strip()
+    if not spec:
+        raise PlacerError(f"no devices given; give {SPEC_HELP}")
+    gpus = re.fullmatch(r"(\w+):(\d+)(?:x(\d+))?", spec)
+    if spec == "local":
+        return here.local()
+    if gpus and gpus[1] == "workers" and not gpus[3]:
+        return here.workers(int(gpus[2]))
+    if gpus and gpus[1] in catalogue.GPU_MODELS:
+        return catalogue.gpu_hosts(gpus[1], int(gpus[2]), int(gpus[3] or 1))
+    if spec.startswith("grpc://"):
+        addresses = grpc_addresses(spec)
+        return here.workers(len(addresses), tuple(a.rsplit(":", 1)[0] for a in addresses))
+    if Path(spec).is_file():
+        return Topology.load(spec)
+    raise PlacerError(f"unknown devices {spec!r}; give {SPEC_HELP}")

@@ -1,0 +1,531 @@
+"""Device topology: the devices that ops may be placed on and the links between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from google.protobuf import message, text_format
+
+from placer.errors import PlacerError
+from placer.files import write_atomically
+from placer.protos import topology_pb2
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceModel:
+    """What is known about one kind of device; analytical costs are computed from it.
+
+    Attributes:
+      name: a name of its own, such as "k80".
+      type: TensorFlow's device type, "CPU" or "GPU".
+      frequency_mhz: clock in MHz.
+      num_cores: streaming multiprocessors of a GPU, cores of a CPU.
+      bytes_per_second: memory bandwidth.
+      memory_bytes: memory capacity.
+      environment: what Grappler reads from DeviceProperties.environment, as (key, value) pairs.
+      launch_seconds: time that starting one op costs.
+      source: where the figures come from.
+    """
+
+    name: str
+    type: str
+    frequency_mhz: float
+    num_cores: int
+    bytes_per_second: float
+    memory_bytes: int
+    environment: tuple[tuple[str, str], ...] = ()
+    launch_seconds: float = 0.0
+    source: str = ""
+
+
+class Sharing(enum.IntEnum):
+    """Which transfers queue behind each other; values as in protos/topology.proto."""
+
+    PAIR = 0
+    EGRESS = 1
+    INGRESS = 2
+    EGRESS_INGRESS = 3
+    BUS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """How a tensor crosses from one device to another.
+
+    A transfer of `b` bytes holds its wire for `latency_seconds + b / bytes_per_second` and takes
+    `*_cpu_seconds + b * *_cpu_seconds_per_byte` from the computation of the device at that end.
+    """
+
+    latency_seconds: float
+    bytes_per_second: float
+    sharing: Sharing = Sharing.EGRESS
+    bus: str = ""
+    send_cpu_seconds: float = 0.0
+    send_cpu_seconds_per_byte: float = 0.0
+    receive_cpu_seconds: float = 0.0
+    receive_cpu_seconds_per_byte: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkRule:
+    """`link` joins devices matching `src` to devices matching `dst` (partial names, "" is any)."""
+
+    link: Link
+    src: str = ""
+    dst: str = ""
+    scope: int = topology_pb2.Link.ANY
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """One device of a topology. `memory_bytes` is its limit; `concurrency` ops run at a time."""
+
+    name: str
+    model: DeviceModel
+    host: int
+    memory_bytes: int
+    concurrency: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkArrays:
+    """The links of a topology as arrays over ordered pairs of its D devices.
+
+    Attributes:
+      latency: float64[D, D] seconds.
+      seconds_per_byte: float64[D, D].
+      channels: int32[D, D, 2], the channels that a transfer occupies, -1 for none.
+      num_channels: number of channels.
+      send_cpu, send_cpu_per_byte, receive_cpu, receive_cpu_per_byte: float64[D, D], seconds and
+        seconds per byte that a transfer takes from the sender's and receiver's computation.
+    """
+
+    latency: np.ndarray
+    seconds_per_byte: np.ndarray
+    channels: np.ndarray
+    num_channels: int
+    send_cpu: np.ndarray
+    send_cpu_per_byte: np.ndarray
+    receive_cpu: np.ndarray
+    receive_cpu_per_byte: np.ndarray
+
+
+_DEVICE_NAME = re.compile(
+    r"/job:(?P<job>[a-zA-Z][a-zA-Z0-9_]*)/replica:(?P<replica>\d+)/task:(?P<task>\d+)"
+    r"/device:(?P<type>[A-Za-z_]+):(?P<index>\d+)"
+)
+_SPEC_PART = re.compile(
+    r"/(?:(job):([a-zA-Z][a-zA-Z0-9_]*)|(replica|task):(\d+|\*)"
+    r"|device:([A-Za-z_]+|\*)(?::(\d+|\*))?|((?i:cpu|gpu)|\*)(?::(\d+|\*))?)"
+)
+
+
+def parse_device_spec(spec: str) -> dict[str, str]:
+    """Parses a full or partial TensorFlow device name to its fixed fields.
+
+    Args:
+      spec: such as "/job:ps/task:0", "/GPU:*", "/device:CPU:0" or "".
+
+    Returns:
+      The fields given without a wildcard: any of job, replica, task, type, index.
+
+    Raises:
+      PlacerError: if it is not a device name in TensorFlow's syntax
+        (tensorflow/core/util/device_name_utils.cc).
+    """
+    fields: dict[str, str] = {}
+    position = 0
+    while position < len(spec):
+        match = _SPEC_PART.match(spec, position)
+        if match is None:
+            raise PlacerError(
+                f"device {spec!r} is not a TensorFlow device name; "
+                'write it like "/job:worker/task:0/device:GPU:1"'
+            )
+        position = match.end()
+        job, job_name, number, value, kind, index, short, short_index = match.groups()
+        if job:
+            fields["job"] = job_name
+        elif number:
+            if value != "*":
+                fields[number] = str(int(value))
+        else:
+            kind, index = (kind, index) if kind else (short, short_index)
+            if kind != "*":
+                fields["type"] = kind.upper()
+            if index not in (None, "*"):
+                fields["index"] = str(int(index))
+    return fields
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Devices and the links between them.
+
+    Invariants: at least one device; names are full TensorFlow device names and unique; every
+    ordered pair of devices is matched by a rule. Devices of one model and one kind of links are
+    interchangeable (see `symmetry_classes`).
+
+    Attributes:
+      name: how it was asked for, such as "k80:4".
+      devices: D devices; a placement holds indices into them.
+      link_rules: the first matching rule is a pair's link.
+      client: index of the device that feeds and fetches pass through.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    link_rules: tuple[LinkRule, ...]
+    client: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise PlacerError(f"topology {self.name!r} has no devices; give at least one")
+        names = [d.name for d in self.devices]
+        for name in names:
+            if _DEVICE_NAME.fullmatch(name) is None:
+                raise PlacerError(
+                    f"topology {self.name!r}: device {name!r} is not a full device name; "
+                    'write it like "/job:localhost/replica:0/task:0/device:GPU:0"'
+                )
+        if len(set(names)) != len(names):
+            twice = next(n for n in names if names.count(n) > 1)
+            raise PlacerError(f"topology {self.name!r}: device {twice!r} is listed twice")
+        for device in self.devices:
+            if device.memory_bytes <= 0 or device.concurrency < 1:
+                raise PlacerError(
+                    f"topology {self.name!r}: device {device.name!r} needs memory_bytes > 0 "
+                    f"and concurrency >= 1, has {device.memory_bytes} and {device.concurrency}"
+                )
+        if not 0 <= self.client < len(names):
+            raise PlacerError(f"topology {self.name!r}: client {self.client} is not a device")
+        for rule in self.link_rules:
+            link = rule.link
+            costs = (
+                link.latency_seconds,
+                link.send_cpu_seconds,
+                link.send_cpu_seconds_per_byte,
+                link.receive_cpu_seconds,
+                link.receive_cpu_seconds_per_byte,
+            )
+            if not (all(0 <= c < float("inf") for c in costs) and link.bytes_per_second > 0):
+                raise PlacerError(
+                    f"topology {self.name!r}: link {rule.src!r} -> {rule.dst!r} needs costs >= 0 "
+                    "and bytes_per_second > 0"
+                )
+        self.links()
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return len(self.devices)
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Full device names, in index order."""
+        return tuple(d.name for d in self.devices)
+
+    @property
+    def models(self) -> tuple[DeviceModel, ...]:
+        """The K distinct device models, in order of first appearance."""
+        return tuple(dict.fromkeys(d.model for d in self.devices))
+
+    @property
+    def device_model(self) -> np.ndarray:
+        """int32[D], index of each device's model in `models`."""
+        models = self.models
+        return np.array([models.index(d.model) for d in self.devices], np.int32)
+
+    @property
+    def memory_bytes(self) -> np.ndarray:
+        """int64[D]."""
+        return np.array([d.memory_bytes for d in self.devices], np.int64)
+
+    @property
+    def accelerators(self) -> tuple[int, ...]:
+        """Indices of the devices to compute on: the GPUs, or all devices where there are none."""
+        gpus = tuple(i for i, d in enumerate(self.devices) if d.model.type != "CPU")
+        return gpus or tuple(range(len(self.devices)))
+
+    def index(self, name: str) -> int:
+        """Index of the device called `name` in full; PlacerError if there is none."""
+        try:
+            return self.device_names.index(name)
+        except ValueError:
+            raise PlacerError(
+                f"topology {self.name!r} has no device {name!r}; it has "
+                + ", ".join(self.device_names)
+            ) from None
+
+    def matching(self, spec: str) -> np.ndarray:
+        """bool[D]: the devices that a full or partial device name allows."""
+        wanted = parse_device_spec(spec)
+        allowed = np.ones(len(self.devices), bool)
+        for i, device in enumerate(self.devices):
+            fields = _DEVICE_NAME.fullmatch(device.name).groupdict()  # type: ignore[union-attr]
+            fields["type"] = fields["type"].upper()
+            allowed[i] = all(fields[key] == value for key, value in wanted.items())
+        return allowed
+
+    def link(self, src: int, dst: int) -> Link:
+        """The link from device `src` to device `dst`; PlacerError where no rule matches."""
+        return self._rule(src, dst).link
+
+    def _rule(self, src: int, dst: int) -> LinkRule:
+        same_host = self.devices[src].host == self.devices[dst].host
+        for rule in self.link_rules:
+            if rule.scope == topology_pb2.Link.SAME_HOST and not same_host:
+                continue
+            if rule.scope == topology_pb2.Link.BETWEEN_HOSTS and same_host:
+                continue
+            if self.matching(rule.src)[src] and self.matching(rule.dst)[dst]:
+                return rule
+        raise PlacerError(
+            f"topology {self.name!r} has no link from {self.devices[src].name} to "
+            f"{self.devices[dst].name}; add one that matches"
+        )
+
+    def links(self) -> LinkArrays:
+        """The links as arrays; see LinkArrays."""
+        d = len(self.devices)
+        cached = self.__dict__.get("_links")
+        if cached is not None:
+            return cached
+        latency, per_byte = np.zeros((d, d)), np.zeros((d, d))
+        send, send_byte, receive, receive_byte = (np.zeros((d, d)) for _ in range(4))
+        channels = np.full((d, d, 2), -1, np.int32)
+        ids: dict[tuple, int] = {}
+        matches = [(self.matching(r.src), self.matching(r.dst)) for r in self.link_rules]
+        for i in range(d):
+            for j in range(d):
+                if i == j:
+                    continue
+                same_host = self.devices[i].host == self.devices[j].host
+                unwanted = (
+                    topology_pb2.Link.BETWEEN_HOSTS if same_host else topology_pb2.Link.SAME_HOST
+                )
+                number = next(
+                    (
+                        n
+                        for n, (src, dst) in enumerate(matches)
+                        if src[i] and dst[j] and self.link_rules[n].scope != unwanted
+                    ),
+                    None,
+                )
+                if number is None:
+                    self._rule(i, j)  # raises
+                    continue
+                link = self.link_rules[number].link
+                latency[i, j] = link.latency_seconds
+                per_byte[i, j] = 1.0 / link.bytes_per_second
+                send[i, j], send_byte[i, j] = link.send_cpu_seconds, link.send_cpu_seconds_per_byte
+                receive[i, j] = link.receive_cpu_seconds
+                receive_byte[i, j] = link.receive_cpu_seconds_per_byte
+                keys: list[tuple]
+                if link.sharing == Sharing.PAIR:
+                    keys = [("pair", i, j)]
+                elif link.sharing == Sharing.EGRESS:
+                    keys = [("egress", number, i)]
+                elif link.sharing == Sharing.INGRESS:
+                    keys = [("ingress", number, j)]
+                elif link.sharing == Sharing.EGRESS_INGRESS:
+                    keys = [("egress", number, i), ("ingress", number, j)]
+                else:
+                    host = self.devices[i].host if same_host else -1
+                    keys = [("bus", link.bus, host)]
+                for slot, key in enumerate(keys):
+                    channels[i, j, slot] = ids.setdefault(key, len(ids))
+        arrays = LinkArrays(
+            latency, per_byte, channels, len(ids), send, send_byte, receive, receive_byte
+        )
+        object.__setattr__(self, "_links", arrays)
+        return arrays
+
+    def symmetry_classes(self) -> np.ndarray:
+        """int32[D]: devices with equal numbers may be exchanged without changing a step time.
+
+        Devices are in one class if they have the same model, memory and concurrency, lie on one
+        host, and see the same link costs to and from every other device.
+        """
+        arrays = self.links()
+        costs = np.stack(
+            [
+                arrays.latency,
+                arrays.seconds_per_byte,
+                arrays.send_cpu,
+                arrays.send_cpu_per_byte,
+                arrays.receive_cpu,
+                arrays.receive_cpu_per_byte,
+            ]
+        )
+        classes = np.full(self.num_devices, -1, np.int32)
+        for i, device in enumerate(self.devices):
+            for j in range(i):
+                other = self.devices[j]
+                if (device.model, device.memory_bytes, device.concurrency, device.host) != (
+                    other.model,
+                    other.memory_bytes,
+                    other.concurrency,
+                    other.host,
+                ) or (i == self.client or j == self.client):
+                    continue
+                swap = np.arange(self.num_devices)
+                swap[[i, j]] = swap[[j, i]]
+                if np.array_equal(costs, costs[:, swap][:, :, swap]):
+                    classes[i] = classes[j]
+                    break
+            if classes[i] < 0:
+                classes[i] = i
+        return classes
+
+    def with_memory(self, memory_bytes: Sequence[int]) -> Topology:
+        """The same topology with other memory limits, one a device."""
+        if len(memory_bytes) != len(self.devices):
+            raise PlacerError(f"{len(memory_bytes)} memory limits for {len(self.devices)} devices")
+        devices = tuple(
+            dataclasses.replace(d, memory_bytes=int(m))
+            for d, m in zip(self.devices, memory_bytes, strict=True)
+        )
+        return dataclasses.replace(self, devices=devices)
+
+    def with_free_transfers(self) -> Topology:
+        """The same devices with links that cost nothing."""
+        free = Link(0.0, 1e30, Sharing.PAIR)
+        return dataclasses.replace(self, link_rules=(LinkRule(free),))
+
+    def fingerprint(self) -> str:
+        """Hexadecimal hash of everything but the name."""
+        proto = self.to_proto()
+        proto.name = ""
+        return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()[:32]
+
+    def to_proto(self) -> topology_pb2.Topology:
+        """As a proto; `from_proto` gives an equal topology back."""
+        proto = topology_pb2.Topology(name=self.name, client=self.devices[self.client].name)
+        for m in self.models:
+            proto.models.add(
+                name=m.name,
+                type=m.type,
+                frequency_mhz=m.frequency_mhz,
+                num_cores=m.num_cores,
+                bytes_per_second=m.bytes_per_second,
+                memory_bytes=m.memory_bytes,
+                environment=dict(m.environment),
+                launch_seconds=m.launch_seconds,
+                source=m.source,
+            )
+        for d in self.devices:
+            proto.devices.add(
+                name=d.name,
+                model=d.model.name,
+                host=d.host,
+                memory_bytes=d.memory_bytes,
+                concurrency=d.concurrency,
+            )
+        for r in self.link_rules:
+            link = dataclasses.asdict(r.link)
+            link["sharing"] = int(r.link.sharing)
+            proto.links.add(src=r.src, dst=r.dst, scope=r.scope, **link)
+        return proto
+
+    @classmethod
+    def from_proto(cls, proto: topology_pb2.Topology, where: str = "topology") -> Topology:
+        """From a proto.
+
+        Args:
+          proto: devices may name models of the proto or of the catalogue.
+          where: what to call it in errors.
+
+        Raises:
+          PlacerError: if it breaks an invariant of Topology.
+        """
+        from placer.devices import catalogue
+
+        models = dict(catalogue.MODELS)
+        for m in proto.models:
+            if not (m.name and m.type and m.num_cores > 0 and m.frequency_mhz > 0):
+                raise PlacerError(
+                    f"{where}: device model {m.name!r} needs name, type, num_cores, frequency_mhz"
+                )
+            models[m.name] = DeviceModel(
+                m.name,
+                m.type.upper(),
+                m.frequency_mhz,
+                m.num_cores,
+                m.bytes_per_second,
+                m.memory_bytes,
+                tuple(sorted(m.environment.items())),
+                m.launch_seconds,
+                m.source,
+            )
+        devices = []
+        for d in proto.devices:
+            if d.model not in models:
+                raise PlacerError(
+                    f"{where}: device {d.name!r} has the unknown model {d.model!r}; "
+                    f"known are {', '.join(sorted(models))}"
+                )
+            model = models[d.model]
+            devices.append(
+                Device(
+                    d.name, model, d.host, d.memory_bytes or model.memory_bytes, d.concurrency or 1
+                )
+            )
+        rules = tuple(
+            LinkRule(
+                Link(
+                    r.latency_seconds,
+                    r.bytes_per_second,
+                    Sharing(r.sharing),
+                    r.bus,
+                    r.send_cpu_seconds,
+                    r.send_cpu_seconds_per_byte,
+                    r.receive_cpu_seconds,
+                    r.receive_cpu_seconds_per_byte,
+                ),
+                r.src,
+                r.dst,
+                r.scope,
+            )
+            for r in proto.links
+        )
+        names = [d.name for d in devices]
+        if proto.client and proto.client not in names:
+            raise PlacerError(f"{where}: client {proto.client!r} is not one of its devices")
+        client = names.index(proto.client) if proto.client else first_cpu(devices)
+        return cls(proto.name or where, tuple(devices), rules, client)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a text proto (.pbtxt), atomically; PlacerError if that fails."""
+        text = text_format.MessageToString(self.to_proto())
+        write_atomically(path, text.encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Topology:
+        """Reads a topology file in text or binary form; PlacerError if it is not one."""
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise PlacerError(f"cannot read topology {path}: {error.strerror}") from None
+        proto = topology_pb2.Topology()
+        try:
+            text_format.Parse(data.decode(), proto)
+        except (UnicodeDecodeError, text_format.ParseError) as text_error:
+            proto.Clear()
+            try:
+                proto.ParseFromString(data)
+            except message.DecodeError:
+                raise PlacerError(f"{path} is not a placer.Topology file: {text_error}") from None
+        return cls.from_proto(proto, where=str(path))
+
+
+def first_cpu(devices: Sequence[Device]) -> int:
+    """Index of the first CPU, or 0: where TensorFlow's client feeds and fetches."""
+    return next((i for i, d in enumerate(devices) if d.model.type == "CPU"), 0)

@@ -1,0 +1,44 @@
+"""Writing files so that a reader sees the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from placer.errors import PlacerError
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes `data` to `path` through a temporary file beside it and a rename.
+
+    Raises:
+      PlacerError: if the file cannot be written; nothing is left behind.
+    """
+    path = Path(path)
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise PlacerError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raises PlacerError now if `path` could not be written later; changes nothing."""
+    path = Path(path)
+    if path.is_dir():
+        raise PlacerError(f"cannot write {path}: it is a directory")
+    if not path.parent.is_dir():
+        raise PlacerError(f"cannot write {path}: there is no directory {path.parent}")
+    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise PlacerError(f"cannot write {path}: permission denied")

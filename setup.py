@@ -1,0 +1,111 @@
+"""Builds Placer: compiles protos/ to Python and placer/native/ to extension modules."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+NATIVE = "placer/native"
+COMPILE_FLAGS = ["-std=c++17", "-O3", "-fvisibility=hidden", "-pthread", "-Wall"]
+
+
+def compile_protos(target: Path) -> None:
+    """Compiles protos/*.proto to target/placer/protos/*_pb2.py with their type stubs."""
+    from grpc_tools import protoc
+
+    package = target / "placer" / "protos"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text('"""File formats, compiled from protos/."""\n')
+    protos = sorted((ROOT / "protos").glob("*.proto"))
+    arguments = [
+        "protoc",
+        f"--proto_path=placer/protos={ROOT / 'protos'}",
+        f"--python_out={target}",
+        f"--pyi_out={target}",
+        *(f"placer/protos/{proto.name}" for proto in protos),
+    ]
+    if protoc.main(arguments) != 0:
+        raise SystemExit("setup.py: protoc refused protos/*.proto; see its message above.")
+
+
+class BuildPy(build_py):
+    """build_py that also compiles the protos, into the tree for an editable install."""
+
+    def run(self) -> None:
+        compile_protos(ROOT if self.editable_mode else Path(self.build_lib))
+        super().run()
+
+
+class BuildNative(build_ext):
+    """build_ext that says what is missing where there is no C++ compiler."""
+
+    def run(self) -> None:
+        compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+        if compiler is None:
+            raise SystemExit(
+                "setup.py: Placer's simulator and plugin are C++17 and no compiler was found "
+                "(c++, g++, clang++). Install one, e.g. apt-get install g++, and try again."
+            )
+        super().run()
+
+    def build_extensions(self) -> None:
+        # The plain C++ driver: distutils' default names the C compiler for .cc files.
+        for command in ("compiler_so", "compiler_so_cxx"):
+            flags = getattr(self.compiler, command, None)
+            if flags and "-Wstrict-prototypes" in flags:
+                flags.remove("-Wstrict-prototypes")
+        super().build_extensions()
+
+
+def native_extensions() -> list[Extension]:
+    import pybind11
+
+    return [
+        Extension(
+            "placer.simulator._native",
+            sources=sorted(
+                str(p.relative_to(ROOT)) for p in (ROOT / NATIVE / "simulator").glob("*.cc")
+            ),
+            depends=sorted(
+                str(p.relative_to(ROOT)) for p in (ROOT / NATIVE / "simulator").glob("*.h")
+            ),
+            include_dirs=[pybind11.get_include()],
+            language="c++",
+            extra_compile_args=COMPILE_FLAGS,
+            extra_link_args=["-pthread"],
+        ),
+    ]
+
+
+setup(
+    name="placer",
+    version="0.1.0",
+    description="Decides which device every operation of a TensorFlow graph should run on",
+    long_description=(ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else "",
+    long_description_content_type="text/markdown",
+    python_requires=">=3.11",
+    packages=find_packages(include=["placer", "placer.*"]) + ["placer.protos"],
+    package_data={"placer": ["py.typed"], "placer.protos": ["*.pyi"]},
+    install_requires=[
+        "tensorflow==2.21.*",
+        "numpy>=1.26",
+        "absl-py>=2.1",
+        "protobuf>=7.35.1,<8",
+        "pandas>=2.2",
+        "rich>=13",
+    ],
+    extras_require={
+        "partition": ["pymetis", "scotchpy64"],
+        "plots": ["matplotlib>=3.8"],
+        "test": ["pytest>=8", "pytest-xdist", "hypothesis>=6.100", "ruff>=0.8", "mypy>=1.13"],
+    },
+    entry_points={"console_scripts": ["placer=placer.cli.main:run"]},
+    ext_modules=native_extensions(),
+    cmdclass={"build_py": BuildPy, "build_ext": BuildNative},
+    zip_safe=False,
+)
