@@ -1,0 +1,1 @@
+"""Programs that check what the README claims; run with `python -m benchmarks`."""

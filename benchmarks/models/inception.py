@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from benchmarks.models.layers import batch_norm, classification_loss, convolution, dense
 from benchmarks.models.training import TrainingGraph, scope
+from placer.errors import PlacerError
 
 
 class _Block:
@@ -142,6 +143,8 @@ def inception_v3(
     Returns:
       scalar loss, in nats an image.
     """
+    if image < 75:
+        raise PlacerError(f"image={image}: Inception-V3 needs at least 75 pixels")
     images = graph.reals("images", [batch, image, image, 3])
     labels = graph.ids("labels", [batch], classes)
 

@@ -8,10 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.models.dlrm import dlrm
+from benchmarks.models.gnmt import gnmt
 from benchmarks.models.inception import inception_v3
 from benchmarks.models.nmt import nmt
+from benchmarks.models.resnet import resnet50
 from benchmarks.models.rnnlm import rnnlm
 from benchmarks.models.training import TrainingGraph, TrainingOptions
+from benchmarks.models.transformer import transformer
 from placer.errors import PlacerError
 
 Parameter = int | float | bool | str
@@ -120,6 +124,78 @@ _SPECS = (
         paper={"batch": 64, "layers": 2, "units": 1024, "steps": 30, "vocabulary": 30000},
         small={"batch": 32, "units": 512, "steps": 10},
         tiny={"batch": 4, "units": 16, "steps": 3, "vocabulary": 50},
+    ),
+    _spec(
+        "gnmt",
+        "GNMT",
+        gnmt,
+        # One AddN a weight would keep 60 gradients of 50 MB for each of 17 layers alive at once.
+        paper={
+            "batch": 128,
+            "layers": 8,
+            "units": 1024,
+            "steps": 60,
+            "vocabulary": 32000,
+            "aggregation": "pairwise",
+        },
+        small={"batch": 16, "units": 256, "steps": 8, "vocabulary": 8000},
+        tiny={"batch": 4, "layers": 3, "units": 16, "steps": 3, "vocabulary": 50},
+    ),
+    _spec(
+        "transformer",
+        "Transformer",
+        transformer,
+        paper={
+            "batch": 64,
+            "layers": 6,
+            "units": 512,
+            "heads": 8,
+            "feed_forward": 2048,
+            "steps": 64,
+            "vocabulary": 32000,
+        },
+        small={"batch": 8, "layers": 3, "units": 256, "feed_forward": 1024, "steps": 32},
+        tiny={
+            "batch": 2,
+            "layers": 1,
+            "units": 16,
+            "heads": 2,
+            "feed_forward": 32,
+            "steps": 4,
+            "vocabulary": 50,
+        },
+    ),
+    _spec(
+        "resnet50",
+        "ResNet-50",
+        resnet50,
+        paper={
+            "batch": 32,
+            "image": 224,
+            "classes": 1000,
+            "optimizer": "momentum",
+            "learning_rate": 0.0125,
+        },
+        small={"batch": 4},
+        tiny={"batch": 2, "image": 32, "classes": 10, "width": 0.125},
+    ),
+    _spec(
+        "dlrm",
+        "DLRM",
+        dlrm,
+        paper={
+            "batch": 2048,
+            "tables": 26,
+            "rows": 1000000,
+            "lookups": 10,
+            "dimension": 64,
+            "reals": 13,
+            "hidden": 512,
+            "optimizer": "adagrad",
+            "learning_rate": 0.01,
+        },
+        small={"batch": 512, "rows": 50000, "dimension": 32},
+        tiny={"batch": 8, "tables": 3, "rows": 50, "lookups": 2, "dimension": 4, "hidden": 8},
     ),
 )
 MODELS: dict[str, ModelSpec] = {spec.name: spec for spec in _SPECS}

@@ -22,8 +22,26 @@ import tensorflow as tf
 
 from placer.errors import PlacerError
 
+
+class _Adagrad(tf.compat.v1.train.AdagradOptimizer):
+    """Adagrad whose accumulators start from Fill ops.
+
+    The base class starts them from constants as large as the variables, which a session keeps.
+    """
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        def start(shape: Any, dtype: Any = None, partition_info: Any = None) -> tf.Tensor:
+            del partition_info
+            return tf.fill(shape, tf.constant(0.1, dtype))
+
+        for variable in var_list:
+            self._get_or_make_slot_with_initializer(
+                variable, start, variable.shape, variable.dtype, "accumulator", self._name
+            )
+
+
 _OPTIMIZERS = {
-    "adagrad": lambda rate: tf.compat.v1.train.AdagradOptimizer(rate, name="optimizer"),
+    "adagrad": lambda rate: _Adagrad(rate, name="optimizer"),
     "adam": lambda rate: tf.compat.v1.train.AdamOptimizer(rate, name="optimizer"),
     "momentum": lambda rate: tf.compat.v1.train.MomentumOptimizer(rate, 0.9, name="optimizer"),
     "rmsprop": lambda rate: tf.compat.v1.train.RMSPropOptimizer(
@@ -101,6 +119,18 @@ def scope(path: str) -> contextlib.AbstractContextManager[Any]:
     return tf.name_scope(path + "/")
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps back the deprecation notices that TensorFlow's v1 optimizers cause in TensorFlow."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 class TrainingGraph:
     """One training step in a graph of its own; see the module's docstring."""
 
@@ -145,14 +175,17 @@ class TrainingGraph:
         """Has `train` run `operation` too."""
         self._updates.append(operation)
 
-    def ids(self, name: str, shape: Sequence[int], limit: int) -> tf.Tensor:
+    def ids(self, name: str, shape: Sequence[int], limit: int, fixed: bool = True) -> tf.Tensor:
         """int32 `inputs/<name>` of static `shape` with values in [0, limit).
 
-        Synthetic ids are a constant, so that a model can learn them.
+        Synthetic ids are a constant if `fixed`, so that a model can learn them; else every step
+        draws new ones.
         """
         with scope("inputs"):
             if self.options.inputs == "placeholder":
                 return tf.compat.v1.placeholder(tf.int32, shape, name=name)
+            if not fixed:
+                return self._uniform(name, shape, limit, tf.int32)
             generator = np.random.default_rng([self.options.seed, zlib.crc32(name.encode())])
             values = generator.integers(0, limit, size=tuple(shape), dtype=np.int32)
             return tf.constant(values, name=name)
@@ -162,9 +195,12 @@ class TrainingGraph:
         with scope("inputs"):
             if self.options.inputs == "placeholder":
                 return tf.compat.v1.placeholder(tf.float32, shape, name=name)
-            seed = zlib.crc32(name.encode())
-            values = tf.random.uniform(shape, dtype=tf.float32, seed=seed, name=f"{name}/uniform")
-            return tf.identity(values, name=name)
+            return self._uniform(name, shape, 1.0, tf.float32)
+
+    def _uniform(self, name: str, shape: Sequence[int], limit: float, dtype: tf.DType) -> tf.Tensor:
+        seed = zlib.crc32(name.encode()) % 2**31
+        values = tf.random.uniform(shape, 0, limit, dtype, seed=seed, name=f"{name}/uniform")
+        return tf.identity(values, name=name)
 
     def finish(self, loss: tf.Tensor) -> tf.compat.v1.MetaGraphDef:
         """Adds gradients, update and init op, and exports the graph.
@@ -187,12 +223,13 @@ class TrainingGraph:
         if unused:
             raise PlacerError(f"the loss does not depend on variable {unused[0]}: remove it")
         optimizer = _OPTIMIZERS[self.options.optimizer](self.options.learning_rate)
-        update = optimizer.apply_gradients(
-            list(zip(gradients, variables, strict=True)), name="optimizer"
-        )
+        with _quiet():
+            update = optimizer.apply_gradients(
+                list(zip(gradients, variables, strict=True)), name="optimizer"
+            )
         train = tf.group(update, *self._updates, name="train")
         init = tf.compat.v1.variables_initializer(tf.compat.v1.global_variables(), name="init")
-        # The exporter would copy these from collections that only Python code can use.
+        # The v1 optimizers and losses add to these collections on their own.
         for collection, item in (("train_op", train), ("init_op", init), ("losses", loss)):
             self.graph.clear_collection(collection)
             self.graph.add_to_collection(collection, item)
