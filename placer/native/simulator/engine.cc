@@ -1,0 +1,525 @@
+#include "engine.h"
+
+#include <algorithm>
+
+namespace placer {
+namespace {
+
+// Bounds add the same numbers in another order than a run does; this keeps them on the safe side.
+constexpr double kRoundingMargin = 1e-9;
+
+}  // namespace
+
+Slots::Slots(const Model& model, const int32_t* group_of, int32_t width) : width(width) {
+  auto slot = [&](int32_t op) { return group_of == nullptr ? op : group_of[op]; };
+  of_op.resize(model.num_ops);
+  for (int32_t id = 0; id < model.num_ops; ++id) of_op[id] = slot(model.op_of[id]);
+  for (int32_t op : model.persistent_ops) of_persistent.push_back(slot(op));
+  seconds.assign(model.num_kinds, std::vector<double>(width, 0.0));
+  for (int32_t k = 0; k < model.num_kinds; ++k) {
+    for (int32_t id = 0; id < model.num_ops; ++id) {
+      seconds[k][of_op[id]] += model.costs[k][id].seconds;
+    }
+  }
+}
+
+void Outcome::Reset(int32_t devices) {
+  step_seconds = 0;
+  peak_bytes.assign(devices, 0);
+  peak_seconds.assign(devices, 0);
+  busy_seconds.assign(devices, 0);
+  transfer_seconds.assign(devices, 0);
+  transfer_bytes.assign(devices, 0);
+}
+
+Engine::Engine(const Model& model)
+    : model_(model),
+      ops_(model.num_ops),
+      root_(model.num_outputs),
+      references_(static_cast<size_t>(model.num_devices) * model.num_outputs),
+      devices_(model.num_devices),
+      memory_(model.num_devices),
+      channel_free_(model.num_channels),
+      channel_wires_(model.num_channels),
+      stamp_(model.num_devices) {
+  for (int32_t o = 0; o < model.num_outputs; ++o) root_[o] = o;
+  for (int32_t d = 0; d < model.num_devices; ++d) {
+    devices_[d].concurrency = model.concurrency[d];
+    devices_[d].costs = model.costs[model.kind_of_device[d]].data();
+  }
+}
+
+void Engine::Load(const Slots& slots, const int32_t* row, bool with_work) {
+  const int32_t n = model_.num_ops;
+  const int32_t* of_op = slots.of_op.data();
+  const int32_t* indegree = model_.indegree.data();
+  for (int32_t id = 0; id < n; ++id) ops_[id] = {indegree[id], row[of_op[id]]};
+  for (Device& device : devices_) {
+    device.ready.clear();
+    device.running.clear();
+    device.task = -1;
+    device.available = device.remaining = 0;
+  }
+  for (Memory& memory : memory_) memory = Memory();
+  for (size_t i = 0; i < model_.persistent_ops.size(); ++i) {
+    memory_[row[slots.of_persistent[i]]].now += model_.persistent_bytes[model_.persistent_ops[i]];
+  }
+  for (Memory& memory : memory_) memory.peak = memory.now;
+  if (with_work) {
+    for (int32_t s = 0; s < slots.width; ++s) {
+      devices_[row[s]].remaining += slots.seconds[model_.kind_of_device[row[s]]][s];
+    }
+  }
+  std::fill(channel_free_.begin(), channel_free_.end(), 0.0);
+  for (Ring<Wire>& wires : channel_wires_) wires.clear();
+  free_wires_.clear();
+  transfers_.clear();
+  std::fill(stamp_.begin(), stamp_.end(), -1);
+  stamps_ = 0;
+  sequence_ = 0;
+  cut_ = false;
+}
+
+const Outcome& Engine::Run(const Slots& slots, const int32_t* row, double cutoff, TraceLog* log) {
+  const bool with_cutoff = cutoff < kNever;
+  Load(slots, row, with_cutoff);
+  outcome_.Reset(model_.num_devices);
+  limit_ = with_cutoff ? cutoff + cutoff * kRoundingMargin : kNever;
+  log_ = log;
+  if (log != nullptr) {
+    log->op_ready.assign(model_.num_ops, 0);
+    log->op_cause.assign(model_.num_ops, -1);
+    log->op_reason.assign(model_.num_ops, kAtStart);
+    log->op_span.assign(model_.num_ops, -1);
+    log->channel_span.assign(model_.num_channels, -1);
+    log->slot_buffer.assign(references_.size(), -1);
+    log->temporary_buffer.assign(model_.num_ops, -1);
+    for (int32_t d = 0; d < model_.num_devices; ++d) {
+      log->memory.push_back({d, 0.0, memory_[d].now});
+    }
+  }
+  if (with_cutoff) {
+    for (const Device& device : devices_) {
+      cut_ = cut_ || device.remaining / device.concurrency > limit_;
+    }
+  }
+  const int32_t lanes = model_.num_devices + model_.num_channels + 1;
+  if (!cut_) {
+    if (lanes <= ScannedLanes::kMaxLanes) {
+      scanned_.Reset(lanes);
+      if (log != nullptr) Loop<ScannedLanes, false, true>(&scanned_, kNever);
+      else if (with_cutoff) Loop<ScannedLanes, true, false>(&scanned_, cutoff);
+      else Loop<ScannedLanes, false, false>(&scanned_, kNever);
+    } else {
+      heap_.Reset(lanes);
+      if (log != nullptr) Loop<HeapLanes, false, true>(&heap_, kNever);
+      else if (with_cutoff) Loop<HeapLanes, true, false>(&heap_, cutoff);
+      else Loop<HeapLanes, false, false>(&heap_, kNever);
+    }
+  }
+  if (with_cutoff && (cut_ || outcome_.step_seconds > cutoff)) outcome_.step_seconds = kNever;
+  for (int32_t d = 0; d < model_.num_devices; ++d) {
+    outcome_.peak_bytes[d] = memory_[d].peak;
+    outcome_.peak_seconds[d] = memory_[d].peak_seconds;
+  }
+  return outcome_;
+}
+
+template <typename Lanes, bool kCutoff, bool kTrace>
+void Engine::Loop(Lanes* lanes, double cutoff) {
+  const int32_t num_devices = model_.num_devices;
+  const int32_t num_channels = model_.num_channels;
+  for (int32_t id = 0; id < model_.num_sources; ++id) {
+    MakeReady<kCutoff, kTrace>(id, ops_[id].device, 0.0, kAtStart);
+  }
+  for (int32_t d = 0; d < num_devices; ++d) Dispatch<Lanes, kCutoff, kTrace>(lanes, d, 0.0);
+  double now = 0;
+  for (;;) {
+    const int32_t lane = lanes->Pick();
+    if (lane < 0) break;
+    now = lanes->time(lane);
+    if (kCutoff && (cut_ || now > cutoff)) {
+      cut_ = true;
+      break;
+    }
+    if (lane < num_devices) {
+      Device& device = devices_[lane];
+      int32_t task;
+      if (device.concurrency == 1) {
+        task = device.task;
+        device.task = -1;
+        lanes->Clear(lane);
+      } else {
+        task = device.running.top().item;
+        device.running.pop();
+        if (device.running.empty()) {
+          lanes->Clear(lane);
+        } else {
+          lanes->Set(lane, device.running.top().time, device.running.top().sequence);
+        }
+      }
+      if (task < model_.num_ops) {
+        if (kTrace) log_->cause = log_->op_span[task];
+        EndOp<Lanes, kCutoff, kTrace>(lanes, task, lane, now);
+      } else {
+        const int32_t id = (task - model_.num_ops) >> 1;
+        const Transfer transfer = transfers_[id];
+        if (((task - model_.num_ops) & 1) == 0) {
+          if (kTrace) log_->cause = log_->stages[id].send;
+          StartWire<Lanes, kTrace>(lanes, transfer, id, now);
+        } else {
+          if (kTrace) log_->cause = log_->stages[id].recv;
+          Deliver<kCutoff, kTrace>(transfer.output, transfer.dst, now);
+        }
+      }
+      Dispatch<Lanes, kCutoff, kTrace>(lanes, lane, now);
+    } else {
+      Wire wire;
+      if (lane < num_devices + num_channels) {
+        Ring<Wire>& wires = channel_wires_[lane - num_devices];
+        wire = wires.front();
+        wires.pop();
+        if (wires.empty()) {
+          lanes->Clear(lane);
+        } else {
+          lanes->Set(lane, wires.front().end, wires.front().sequence);
+        }
+      } else {
+        wire = free_wires_.top().item;
+        free_wires_.pop();
+        if (free_wires_.empty()) {
+          lanes->Clear(lane);
+        } else {
+          lanes->Set(lane, free_wires_.top().time, free_wires_.top().sequence);
+        }
+      }
+      EndWire<Lanes, kCutoff, kTrace>(lanes, wire, now);
+      Dispatch<Lanes, kCutoff, kTrace>(lanes, wire.dst, now);
+    }
+  }
+  outcome_.step_seconds = now;
+}
+
+template <bool kCutoff>
+inline void Engine::Queue(int32_t task, int32_t d, double now, double seconds) {
+  Device& device = devices_[d];
+  device.ready.push(task);
+  if (kCutoff) device.available = std::max(device.available, now) + seconds;
+}
+
+template <bool kCutoff, bool kTrace>
+inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason) {
+  Device& device = devices_[d];
+  device.ready.push(op);
+  if (kTrace) {
+    log_->op_ready[op] = now;
+    log_->op_cause[op] = log_->cause;
+    log_->op_reason[op] = reason;
+  }
+  if (kCutoff) {
+    const OpCost& cost = device.costs[op];
+    device.remaining -= cost.seconds;
+    if (device.concurrency == 1) {
+      // A device that runs one task at a time, first ready first, starts this one when everything
+      // before it has ended: its start is known now.
+      const double start = std::max(device.available, now);
+      const bool idle = now > device.available;
+      device.available = start + cost.seconds;
+      if (start + cost.rank > limit_ ||
+          (idle && device.available + device.remaining > limit_)) {
+        cut_ = true;
+      }
+    } else if (now + cost.rank > limit_) {
+      cut_ = true;
+    }
+  }
+}
+
+template <typename Lanes, bool kCutoff, bool kTrace>
+inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
+  Device& device = devices_[d];
+  while (!device.ready.empty()) {
+    if (device.concurrency == 1 ? device.task >= 0
+                                : device.running.size() >= size_t(device.concurrency)) {
+      return;
+    }
+    const int32_t task = device.ready.front();
+    device.ready.pop();
+    double seconds;
+    if (task < model_.num_ops) {
+      const OpCost& cost = device.costs[task];
+      seconds = cost.seconds;
+      if (kTrace) TraceOpBuffers(task, d);
+      Allocate<kTrace>(d, cost.start_bytes, now);
+    } else {
+      const Transfer& transfer = transfers_[(task - model_.num_ops) >> 1];
+      const Link& link = model_.links[transfer.src * model_.num_devices + transfer.dst];
+      const int64_t bytes = model_.output_bytes[transfer.output].copy;
+      seconds = ((task - model_.num_ops) & 1) == 0 ? link.SendSeconds(bytes)
+                                                   : link.RecvSeconds(bytes);
+    }
+    const double end = now + seconds;
+    outcome_.busy_seconds[d] += seconds;
+    if (kTrace) TraceStart(task, d, now, end);
+    const uint64_t sequence = sequence_++;
+    if (device.concurrency == 1) {
+      device.task = task;
+      lanes->Set(d, end, sequence);
+    } else {
+      device.running.push({end, sequence, task});
+      lanes->Set(d, device.running.top().time, device.running.top().sequence);
+    }
+  }
+}
+
+template <typename Lanes, bool kCutoff, bool kTrace>
+inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
+  const int32_t* consumer_begin = model_.consumer_begin.data();
+  const int32_t* consumers = model_.consumers.data();
+  const int32_t output_end = model_.output_begin[op + 1];
+  for (int32_t output = model_.output_begin[op]; output < output_end; ++output) {
+    const int32_t stamp = stamps_++;
+    const int32_t end = consumer_begin[output + 1];
+    int32_t users = 0;
+    for (int32_t j = consumer_begin[output]; j < end; ++j) {
+      OpState& consumer = ops_[consumers[j]];
+      if (consumer.device == d) {
+        ++users;
+        if (--consumer.waiting == 0) {
+          MakeReady<kCutoff, kTrace>(consumers[j], d, now,
+                                     model_.output_tensor[output] < 0 ? kControl : kData);
+        }
+      } else if (stamp_[consumer.device] != stamp) {
+        stamp_[consumer.device] = stamp;
+        ++users;
+        Request<Lanes, kCutoff, kTrace>(lanes, output, d, consumer.device, now);
+      }
+    }
+    const int32_t alias = model_.output_alias[output];
+    if (alias < 0) {
+      references_[BufferSlot(d, output)] = users;
+    } else {
+      // The buffer is the input's: the producer's own, or the copy that came to this device.
+      const int32_t producer = model_.output_producer[alias];
+      const int32_t root = ops_[producer].device == d ? RootOf(alias) : alias;
+      root_[output] = root;
+      references_[BufferSlot(d, root)] += users;
+    }
+  }
+  const OpCost& cost = devices_[d].costs[op];
+  memory_[d].now -= cost.end_bytes;
+  if (kTrace) {
+    const int64_t point = static_cast<int64_t>(log_->memory.size());
+    const int64_t temporary = log_->temporary_buffer[op];
+    if (temporary >= 0) log_->buffers[temporary].end = point;
+    for (int64_t j = model_.owned_begin[op]; j < model_.owned_begin[op + 1]; ++j) {
+      if (model_.owned_output[j] < 0 && model_.owned[j].second > 0) {
+        log_->buffers[log_->owned_buffer[j]].end = point;
+      }
+    }
+    if (cost.end_bytes > 0) log_->memory.push_back({d, now, memory_[d].now});
+  }
+  const InputEdge* releases = model_.releases.data();
+  for (int32_t j = model_.release_begin[op]; j < model_.release_begin[op + 1]; ++j) {
+    const InputEdge edge = releases[j];
+    Release<kTrace>(d, ops_[edge.producer].device == d ? RootOf(edge.output) : edge.output, now);
+  }
+}
+
+template <typename Lanes, bool kCutoff, bool kTrace>
+inline void Engine::Request(Lanes* lanes, int32_t output, int32_t src, int32_t dst, double now) {
+  const Link& link = model_.links[src * model_.num_devices + dst];
+  const Transfer transfer = {output, src, dst};
+  int32_t id = -1;
+  if (kTrace || link.send_task || link.recv_task) {
+    id = static_cast<int32_t>(transfers_.size());
+    transfers_.push_back(transfer);
+    if (kTrace) {
+      log_->stages.push_back({now, log_->cause,
+                              model_.output_tensor[output] < 0 ? kControl : kData, -1, -1, -1});
+    }
+  }
+  if (link.send_task) {
+    Queue<kCutoff>(model_.num_ops + 2 * id, src, now,
+                   link.SendSeconds(model_.output_bytes[output].copy));
+  } else {
+    StartWire<Lanes, kTrace>(lanes, transfer, id, now);
+  }
+}
+
+template <typename Lanes, bool kTrace>
+inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now) {
+  const Link& link = model_.links[transfer.src * model_.num_devices + transfer.dst];
+  const int64_t bytes = model_.output_bytes[transfer.output].copy;
+  const double seconds = link.WireSeconds(bytes);
+  outcome_.transfer_seconds[transfer.src] += seconds;
+  outcome_.transfer_bytes[transfer.src] += bytes;
+  Wire wire = {0, sequence_++, transfer.output, transfer.src, transfer.dst, id};
+  double start = now;
+  int32_t blocker = -1;
+  if (link.channel0 >= 0 && channel_free_[link.channel0] > start) {
+    start = channel_free_[link.channel0];
+    if (kTrace) blocker = log_->channel_span[link.channel0];
+  }
+  if (link.channel1 >= 0 && channel_free_[link.channel1] > start) {
+    start = channel_free_[link.channel1];
+    if (kTrace) blocker = log_->channel_span[link.channel1];
+  }
+  wire.end = start + seconds;
+  if (kTrace) {
+    TraceLog::Stage& stage = log_->stages[id];
+    stage.wire = static_cast<int32_t>(log_->spans.size());
+    const int32_t producer = model_.output_producer[transfer.output];
+    log_->spans.push_back({kWireSpan, blocker >= 0 ? kLinkBusy : stage.reason,
+                           model_.op_of[producer], model_.output_tensor[transfer.output],
+                           transfer.src, transfer.dst, blocker >= 0 ? blocker : log_->cause, id,
+                           bytes, now, start, wire.end});
+    if (link.channel0 >= 0) log_->channel_span[link.channel0] = stage.wire;
+    if (link.channel1 >= 0) log_->channel_span[link.channel1] = stage.wire;
+  }
+  if (link.channel1 >= 0) channel_free_[link.channel1] = wire.end;
+  if (link.channel0 >= 0) {
+    // Reservations in request order: the wires of a channel end in that order too.
+    channel_free_[link.channel0] = wire.end;
+    Ring<Wire>& wires = channel_wires_[link.channel0];
+    if (wires.empty()) lanes->Set(model_.num_devices + link.channel0, wire.end, wire.sequence);
+    wires.push(wire);
+  } else {
+    free_wires_.push({wire.end, wire.sequence, wire});
+    const auto& top = free_wires_.top();
+    lanes->Set(model_.num_devices + model_.num_channels, top.time, top.sequence);
+  }
+}
+
+template <typename Lanes, bool kCutoff, bool kTrace>
+inline void Engine::EndWire(Lanes* lanes, const Wire& wire, double now) {
+  (void)lanes;
+  const int64_t bytes = model_.output_bytes[wire.output].copy;
+  if (kTrace) {
+    log_->cause = log_->stages[wire.transfer].wire;
+    if (bytes > 0) {
+      log_->slot_buffer[BufferSlot(wire.dst, wire.output)] =
+          static_cast<int64_t>(log_->buffers.size());
+      log_->buffers.push_back({kCopyBuffer, wire.dst,
+                               model_.op_of[model_.output_producer[wire.output]],
+                               model_.output_tensor[wire.output], bytes,
+                               static_cast<int64_t>(log_->memory.size()), INT64_MAX});
+    }
+  }
+  Allocate<kTrace>(wire.dst, bytes, now);
+  Release<kTrace>(wire.src, RootOf(wire.output), now);
+  const Link& link = model_.links[wire.src * model_.num_devices + wire.dst];
+  if (link.recv_task) {
+    if (kTrace) {
+      log_->stages[wire.transfer].ready = now;
+      log_->stages[wire.transfer].cause = log_->cause;
+    }
+    Queue<kCutoff>(model_.num_ops + 2 * wire.transfer + 1, wire.dst, now,
+                   link.RecvSeconds(bytes));
+  } else {
+    Deliver<kCutoff, kTrace>(wire.output, wire.dst, now);
+  }
+}
+
+template <bool kCutoff, bool kTrace>
+inline void Engine::Deliver(int32_t output, int32_t dst, double now) {
+  const int32_t* consumers = model_.consumers.data();
+  const int32_t end = model_.consumer_begin[output + 1];
+  int32_t users = 0;
+  for (int32_t j = model_.consumer_begin[output]; j < end; ++j) {
+    OpState& consumer = ops_[consumers[j]];
+    if (consumer.device != dst) continue;
+    ++users;
+    if (--consumer.waiting == 0) {
+      MakeReady<kCutoff, kTrace>(consumers[j], dst, now,
+                                 model_.output_tensor[output] < 0 ? kControl : kData);
+    }
+  }
+  references_[BufferSlot(dst, output)] = users;
+}
+
+template <bool kTrace>
+inline void Engine::Release(int32_t d, int32_t buffer, double now) {
+  const size_t slot = BufferSlot(d, buffer);
+  if (--references_[slot] != 0) return;
+  const OutputBytes& bytes = model_.output_bytes[buffer];
+  const bool local = ops_[model_.output_producer[buffer]].device == d;
+  memory_[d].now -= local ? bytes.local : bytes.copy;
+  if (kTrace && (local ? bytes.local : bytes.copy) > 0) {
+    log_->buffers[log_->slot_buffer[slot]].end = static_cast<int64_t>(log_->memory.size());
+    log_->memory.push_back({d, now, memory_[d].now});
+  }
+}
+
+template <bool kTrace>
+inline void Engine::Allocate(int32_t d, int64_t bytes, double now) {
+  Memory& memory = memory_[d];
+  memory.now += bytes;
+  if (memory.now > memory.peak) {
+    memory.peak = memory.now;
+    memory.peak_seconds = now;
+  }
+  if (kTrace && bytes > 0) log_->memory.push_back({d, now, memory.now});
+}
+
+void Engine::TraceStart(int32_t task, int32_t d, double now, double end) {
+  Span span{};
+  const int32_t index = static_cast<int32_t>(log_->spans.size());
+  span.src = span.dst = d;
+  span.start = now;
+  span.end = end;
+  span.transfer = span.tensor = -1;
+  if (task < model_.num_ops) {
+    span.kind = kOpSpan;
+    span.op = model_.op_of[task];
+    span.ready = log_->op_ready[task];
+    span.reason = log_->op_reason[task];
+    span.cause = log_->op_cause[task];
+    log_->op_span[task] = index;
+  } else {
+    const int32_t id = (task - model_.num_ops) >> 1;
+    const bool send = ((task - model_.num_ops) & 1) == 0;
+    const Transfer& transfer = transfers_[id];
+    TraceLog::Stage& stage = log_->stages[id];
+    span.kind = send ? kSendSpan : kRecvSpan;
+    span.op = model_.op_of[model_.output_producer[transfer.output]];
+    span.tensor = model_.output_tensor[transfer.output];
+    span.bytes = model_.output_bytes[transfer.output].copy;
+    span.src = transfer.src;
+    span.dst = transfer.dst;
+    span.transfer = id;
+    span.ready = stage.ready;
+    span.reason = stage.reason;
+    span.cause = stage.cause;
+    (send ? stage.send : stage.recv) = index;
+  }
+  if (now > span.ready) {
+    // Every slot of the device was taken until the task that has just ended.
+    span.reason = kDeviceBusy;
+    span.cause = log_->cause;
+  }
+  log_->spans.push_back(span);
+}
+
+void Engine::TraceOpBuffers(int32_t op, int32_t d) {
+  const int64_t point = static_cast<int64_t>(log_->memory.size());
+  const int64_t temporary =
+      model_.temporary_bytes[static_cast<size_t>(model_.kind_of_device[d]) * model_.num_ops + op];
+  if (temporary > 0) {
+    log_->temporary_buffer[op] = static_cast<int64_t>(log_->buffers.size());
+    log_->buffers.push_back(
+        {kTemporaryBuffer, d, model_.op_of[op], -1, temporary, point, INT64_MAX});
+  }
+  for (int64_t j = model_.owned_begin[op]; j < model_.owned_begin[op + 1]; ++j) {
+    if (model_.owned[j].second == 0) continue;
+    log_->owned_buffer[j] = static_cast<int64_t>(log_->buffers.size());
+    if (model_.owned_output[j] >= 0) {
+      log_->slot_buffer[BufferSlot(d, model_.owned_output[j])] =
+          static_cast<int64_t>(log_->buffers.size());
+    }
+    log_->buffers.push_back({kOutputBuffer, d, model_.op_of[op], model_.owned[j].first,
+                             model_.owned[j].second, point, INT64_MAX});
+  }
+}
+
+}  // namespace placer

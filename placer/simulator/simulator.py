@@ -1,0 +1,128 @@
+"""The Python face of the native simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from placer.simulator import _native
+from placer.simulator.inputs import SimulatorInputs, as_array
+from placer.simulator.trace import Trace
+
+__all__ = ["Evaluation", "Simulator"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Results of a batch of B placements on D devices.
+
+    Attributes:
+      step_seconds: float64[B]; infinite exactly where the step time exceeds the cutoff. The other
+        figures of such a run are those of the part that was simulated.
+      peak_bytes: int64[B, D], most bytes alive at once.
+      feasible: bool[B], whether every peak is within its device's limit; False where the run was
+        cut.
+      busy_seconds: float64[B, D], time that tasks took of the device, summed over its slots.
+      transfer_seconds: float64[B, D], time on the wire, by sender.
+      transfer_bytes: int64[B, D], bytes on the wire, by sender.
+    """
+
+    step_seconds: npt.NDArray[np.float64]
+    peak_bytes: npt.NDArray[np.int64]
+    feasible: npt.NDArray[np.bool_]
+    busy_seconds: npt.NDArray[np.float64]
+    transfer_seconds: npt.NDArray[np.float64]
+    transfer_bytes: npt.NDArray[np.int64]
+
+
+def _default_threads() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
+class Simulator:
+    """Simulates one graph on one set of devices; the rules are in `placer.simulator`.
+
+    May be used by several threads at once.
+    """
+
+    def __init__(self, inputs: SimulatorInputs) -> None:
+        """Builds the simulator.
+
+        Raises:
+          ValueError: naming the array, the index and what is wrong: shapes that do not fit, costs
+            that are negative or not finite, indices out of range, a cycle of executed ops.
+        """
+        self._inputs = inputs
+        self._native = _native.Simulator(inputs)
+
+    @property
+    def inputs(self) -> SimulatorInputs:
+        """The arrays it was built from."""
+        return self._inputs
+
+    @property
+    def num_ops(self) -> int:
+        """N, executed or not."""
+        return self._inputs.num_ops
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return self._inputs.num_devices
+
+    def evaluate(
+        self,
+        placements: npt.ArrayLike,
+        group_of: npt.ArrayLike | None = None,
+        *,
+        threads: int | None = None,
+        cutoff: npt.ArrayLike = np.inf,
+    ) -> Evaluation:
+        """Simulates a batch of placements.
+
+        Args:
+          placements: integers [B, N], the device of each op; or [B, G] with `group_of`.
+          group_of: integers [N], the group of each op.
+          threads: how many to use; by default as many as the process may run on. The results do
+            not depend on it.
+          cutoff: seconds, a number or [B]. Runs that take longer return infinity, usually early.
+
+        Raises:
+          ValueError: if a device or group is out of range, or a shape does not fit.
+        """
+        rows, groups = self._placements(placements, group_of)
+        limits = as_array("cutoff", cutoff, np.float64)
+        if limits.ndim == 0:
+            limits = np.full(rows.shape[0], limits, np.float64)
+        if np.isnan(limits).any():
+            raise ValueError("cutoff holds NaN")
+        step, feasible, peak, busy, seconds, nbytes = self._native.evaluate(
+            rows, groups, limits, _default_threads() if threads is None else int(threads)
+        )
+        return Evaluation(step, peak, feasible, busy, seconds, nbytes)
+
+    def simulate(
+        self, placement: npt.ArrayLike, group_of: npt.ArrayLike | None = None
+    ) -> Trace:
+        """Simulates one placement, int[N] or int[G] with `group_of`, and records all of it."""
+        row = as_array("placement", placement, np.int32)
+        if row.ndim != 1:
+            raise ValueError(f"placement has shape {row.shape}: must have one dimension")
+        rows, groups = self._placements(row[np.newaxis], group_of)
+        record = self._native.simulate(rows, groups)
+        devices = rows[0] if groups is None else rows[0][groups]
+        return Trace.from_record(record, self._inputs, devices)
+
+    def _placements(
+        self, placements: npt.ArrayLike, group_of: npt.ArrayLike | None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32] | None]:
+        rows: npt.NDArray[Any] = as_array("placements", placements, np.int32)
+        groups = None if group_of is None else as_array("group_of", group_of, np.int32)
+        return rows, groups
