@@ -1,0 +1,150 @@
+"""Colocation groups: ops that TensorFlow must run, or that Placer keeps, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from tensorflow.core.framework import graph_pb2
+
+from placer.devices import parse_device_spec
+
+_PREFIX = b"loc:@"
+
+
+class DisjointSets:
+    """Union-find with path halving; the smaller index is the representative."""
+
+    def __init__(self, size: int) -> None:
+        self._parent = list(range(size))
+
+    def find(self, i: int) -> int:
+        """Representative of i's set."""
+        parent = self._parent
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    def union(self, i: int, j: int) -> int:
+        """Joins two sets; returns the representative."""
+        i, j = self.find(i), self.find(j)
+        if j < i:
+            i, j = j, i
+        self._parent[j] = i
+        return i
+
+    def labels(self) -> np.ndarray:
+        """int32[size]: sets numbered in order of their first member."""
+        roots = np.array([self.find(i) for i in range(len(self._parent))])
+        _, labels = np.unique(roots, return_inverse=True)
+        return labels.astype(np.int32)
+
+
+def colocation_groups(
+    graph_def: graph_pb2.GraphDef,
+    index: Mapping[str, int],
+    reference_edges: np.ndarray,
+    frames: Sequence[tuple[str, ...]] | None,
+    has_kernel: np.ndarray,
+    requested: Sequence[str],
+) -> np.ndarray:
+    """Partition of the ops by the rules of TensorFlow's ColocationGraph.
+
+    (tensorflow/core/common_runtime/colocation_graph.cc.) Ops are together if a `_class` attribute
+    names the other, or both name the same absent op; if one hands the other a resource or a
+    reference. Ops of one outermost while frame are kept together too, which TensorFlow does not
+    ask: a loop that spans devices synchronises them on every iteration.
+
+    Args:
+      graph_def: N nodes.
+      index: node name -> number.
+      reference_edges: int[2, R], producer and consumer of resources and references.
+      frames: per op the while frames around it, outermost first; None without loops.
+      has_kernel: bool[2, N].
+      requested: device strings as the graph came.
+
+    Returns:
+      int32[N], groups numbered in order of their first member.
+    """
+    sets = DisjointSets(len(graph_def.node))
+    absent: dict[bytes, int] = {}
+    for i, node in enumerate(graph_def.node):
+        if "_class" not in node.attr:
+            continue
+        for value in node.attr["_class"].list.s:
+            if value.startswith(_PREFIX):
+                j = index.get(value[len(_PREFIX) :].decode())
+                sets.union(i, absent.setdefault(value, i) if j is None else j)
+    for src, dst in reference_edges.T.tolist():
+        sets.union(src, dst)
+    if frames is not None:
+        _join_frames(sets, frames, has_kernel, requested)
+    return sets.labels()
+
+
+def _join_frames(
+    sets: DisjointSets,
+    frames: Sequence[tuple[str, ...]],
+    has_kernel: np.ndarray,
+    requested: Sequence[str],
+) -> None:
+    """Joins each outermost frame's ops, but for those that then could not be placed."""
+    kernels: dict[int, np.ndarray] = {}
+    wishes: dict[int, str] = {}
+    for i, device in enumerate(requested):
+        root = sets.find(i)
+        kernels[root] = kernels.get(root, True) & has_kernel[:, i]
+        if device:
+            wishes[root] = device
+    first: dict[tuple[str, str, bool], int] = {}
+    for i, path in enumerate(frames):
+        if not path:
+            continue
+        root = sets.find(i)
+        # Ops that the user put on different devices stay apart, and ops that only a CPU can run
+        # do not pull the loop to the CPU.
+        wish = str(sorted(parse_device_spec(wishes.get(root, "")).items()))
+        key = (path[0], wish, bool(kernels[root][1]))
+        if key in first:
+            other = sets.find(first[key])
+            both = kernels[root] & kernels[other]
+            if both.any():
+                joined = sets.union(root, other)
+                kernels[joined] = both
+                if root in wishes or other in wishes:
+                    wishes[joined] = wishes.get(root, "") or wishes.get(other, "")
+        else:
+            first[key] = i
+
+
+def frame_paths(
+    graph_def: graph_pb2.GraphDef, order: np.ndarray, src: np.ndarray, dst: np.ndarray
+) -> list[tuple[str, ...]] | None:
+    """The while frames around each op, outermost first; None if the graph has no v1 loop.
+
+    Args:
+      graph_def: N nodes.
+      order: int32[N] topological order.
+      src, dst: int[E] dependencies without back edges.
+    """
+    nodes = graph_def.node
+    if not any(node.op in ("Enter", "RefEnter") for node in nodes):
+        return None
+    readers: dict[int, list[int]] = {}
+    for s, d in zip(src.tolist(), dst.tolist(), strict=True):
+        readers.setdefault(s, []).append(d)
+    outside: list[tuple[str, ...]] = [()] * len(nodes)
+    for i in order.tolist():
+        node = nodes[i]
+        path = outside[i]
+        leaving = path
+        if node.op in ("Enter", "RefEnter"):
+            leaving = (*path, node.attr["frame_name"].s.decode())
+            outside[i] = leaving
+        elif node.op in ("Exit", "RefExit"):
+            leaving = path[:-1]
+        for reader in readers.get(i, ()):
+            if len(leaving) > len(outside[reader]):
+                outside[reader] = leaving
+    return outside

@@ -1,0 +1,102 @@
+"""Which device types TensorFlow has a kernel for, node by node."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework import graph_pb2, node_def_pb2, op_def_pb2
+from tensorflow.python.framework import kernels, op_def_registry
+
+from placer.errors import PlacerError
+from placer.graph.op_graph import KERNEL_TYPES
+
+# One of these is what TensorFlow runs for a node that calls a function by the function's name.
+_CALL_OP = "PartitionedCall"
+_DEFAULT = "DEFAULT"
+
+
+def kernel_types(graph_def: graph_pb2.GraphDef) -> np.ndarray:
+    """Which nodes have a kernel on which device type.
+
+    Follows FindKernelDef (tensorflow/core/framework/op_kernel.cc): a kernel counts if its device
+    type is the wanted one, or DEFAULT where that type has none, its label is the node's
+    `_kernel`, and its constraints hold for the node's attributes or their defaults.
+
+    Returns:
+      bool[2, N] by KERNEL_TYPES and node.
+
+    Raises:
+      PlacerError: if this TensorFlow build registers no GPU kernels at all.
+    """
+    if not _has_gpu_kernels():
+        raise PlacerError(
+            "this TensorFlow build knows no GPU kernels, so nothing could be placed on a GPU; "
+            "install `tensorflow` in place of `tensorflow-cpu` (it needs no GPU)"
+        )
+    functions = {f.signature.name for f in graph_def.library.function}
+    found: dict[tuple, tuple[bool, ...]] = {}
+    result = np.zeros((len(KERNEL_TYPES), len(graph_def.node)), bool)
+    for i, node in enumerate(graph_def.node):
+        op = _CALL_OP if node.op in functions else node.op
+        label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
+        names = _constrained_attributes(op)
+        key = (op, label, *(_types(node, op, name) for name in names))
+        if key not in found:
+            attributes = dict(zip(names, key[2:], strict=True))
+            found[key] = tuple(_has_kernel(op, kind, label, attributes) for kind in KERNEL_TYPES)
+        result[:, i] = found[key]
+    return result
+
+
+@functools.lru_cache(maxsize=None)
+def _has_gpu_kernels() -> bool:
+    return any(k.device_type == "GPU" for k in _kernels("MatMul"))
+
+
+@functools.lru_cache(maxsize=None)
+def _kernels(op: str) -> tuple[Any, ...]:
+    return tuple(kernels.get_registered_kernels_for_op(op).kernel)
+
+
+@functools.lru_cache(maxsize=None)
+def _constrained_attributes(op: str) -> tuple[str, ...]:
+    return tuple(sorted({c.name for k in _kernels(op) for c in k.constraint}))
+
+
+@functools.lru_cache(maxsize=None)
+def op_def(op: str) -> op_def_pb2.OpDef | None:
+    """TensorFlow's definition of an op type, None if this build does not know it."""
+    return op_def_registry.get(op)
+
+
+@functools.lru_cache(maxsize=None)
+def _default(op: str, name: str) -> tuple[int, ...]:
+    definition = op_def(op)
+    for attribute in definition.attr if definition is not None else ():
+        if attribute.name == name:
+            value = attribute.default_value
+            return (value.type,) if value.type else tuple(value.list.type)
+    return ()
+
+
+def _types(node: node_def_pb2.NodeDef, op: str, name: str) -> tuple[int, ...]:
+    """Type or list of types of an attribute; constraints are on types alone."""
+    if name not in node.attr:
+        return _default(op, name)
+    value = node.attr[name]
+    return (value.type,) if value.type else tuple(value.list.type)
+
+
+def _has_kernel(op: str, kind: str, label: str, attributes: dict[str, tuple[int, ...]]) -> bool:
+    for device_type in (kind, _DEFAULT):
+        for kernel in _kernels(op):
+            if kernel.device_type != device_type or kernel.label != label:
+                continue
+            if all(
+                set(attributes.get(c.name, ())) <= set(c.allowed_values.list.type)
+                for c in kernel.constraint
+            ):
+                return True
+    return False

@@ -1,0 +1,138 @@
+"""Search: the state that every placer works on: evaluations, best placement, history, deadline."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from placer.grouping.grouping import Grouping
+from placer.problem import PlacementProblem
+from placer.simulator import Evaluation, Simulator
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """When a search ends: seconds of wall-clock time, or a number of evaluated placements.
+
+    A search limited by `evaluations` alone gives the same result on every run of one seed.
+    """
+
+    seconds: float = float("inf")
+    evaluations: float = float("inf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Improvement:
+    """One row of the history: a new best placement.
+
+    Attributes:
+      seconds: wall-clock time since the search began.
+      evaluations: placements evaluated so far.
+      step_seconds: its step time; inf while none is feasible.
+      source: which part of the search found it.
+    """
+
+    seconds: float
+    evaluations: int
+    step_seconds: float
+    source: str
+
+
+class Search:
+    """One anytime search: placers evaluate proposals through it and it keeps the best.
+
+    Attributes:
+      problem: what to place.
+      grouping: op groups that the policy and group-level placers work on.
+      simulator: the evaluator of proposals.
+      seed: every placer derives its randomness from it.
+      best: int32[N] best placement so far, feasible if any was; None before the first.
+      best_seconds: its step time in seconds, inf if it is not feasible.
+      evaluations: placements evaluated so far.
+      improvements: each new best, in order.
+    """
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        grouping: Grouping,
+        simulator: Simulator,
+        budget: Budget | None = None,
+        seed: int = 0,
+        on_progress: Callable[[Search], None] | None = None,
+    ) -> None:
+        self.problem = problem
+        self.grouping = grouping
+        self.simulator = simulator
+        self.budget = budget or Budget()
+        self.seed = seed
+        self.best: np.ndarray | None = None
+        self.best_seconds = float("inf")
+        self.evaluations = 0
+        self.improvements: list[Improvement] = []
+        self._least_excess = float("inf")
+        self._on_progress = on_progress
+        self._start = time.monotonic()
+        self._memory_limit = problem.topology.memory_bytes
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the search began."""
+        return time.monotonic() - self._start
+
+    @property
+    def remaining(self) -> float:
+        """Seconds of the budget that are left; inf without a limit in seconds."""
+        return self.budget.seconds - self.elapsed
+
+    def stopped(self) -> bool:
+        """Whether the budget is used up; placers ask between batches and return."""
+        return self.remaining <= 0 or self.evaluations >= self.budget.evaluations
+
+    def evaluate(
+        self, placements: np.ndarray, source: str, cutoff: float | np.ndarray = float("inf")
+    ) -> Evaluation:
+        """Simulates a batch, int32[B, N] or one int32[N], and keeps the best of it.
+
+        Args:
+          placements: legal placements (see PlacementProblem.repair).
+          source: which part of the search proposes them, for the history.
+          cutoff: step times above it need not be exact (inf is returned for them).
+        """
+        placements = np.atleast_2d(np.ascontiguousarray(placements, np.int32))
+        evaluation = self.simulator.evaluate(placements, cutoff=cutoff)
+        self.record(placements, evaluation, source)
+        return evaluation
+
+    def record(self, placements: np.ndarray, evaluation: Evaluation, source: str) -> None:
+        """Counts placements that were evaluated elsewhere and keeps the best of them."""
+        self.evaluations += len(placements)
+        seconds = np.where(evaluation.feasible, evaluation.step_seconds, np.inf)
+        i = int(seconds.argmin())
+        if seconds[i] < self.best_seconds:
+            self._improve(placements[i], float(seconds[i]), source)
+        elif self.best_seconds == float("inf"):
+            # Nothing fits yet: keep what comes nearest.
+            excess = np.maximum(evaluation.peak_bytes - self._memory_limit, 0).sum(axis=1)
+            i = int(excess.argmin())
+            if excess[i] < self._least_excess:
+                self._least_excess = float(excess[i])
+                self.best = np.array(placements[i], np.int32)
+        if self._on_progress is not None:
+            self._on_progress(self)
+
+    def _improve(self, placement: np.ndarray, seconds: float, source: str) -> None:
+        self.best = np.array(placement, np.int32)
+        self.best_seconds = seconds
+        self.improvements.append(Improvement(self.elapsed, self.evaluations, seconds, source))
+
+    def history(self) -> pd.DataFrame:
+        """The improvements as a frame: seconds, evaluations, step_seconds, source."""
+        return pd.DataFrame(
+            [dataclasses.astuple(i) for i in self.improvements],
+            columns=["seconds", "evaluations", "step_seconds", "source"],
+        )
