@@ -106,7 +106,7 @@ _SPECS = (
             "optimizer": "rmsprop",
             "learning_rate": 0.045,
         },
-        small={"batch": 4},
+        small={"batch": 4, "learning_rate": 0.005},
         tiny={"batch": 2, "image": 75, "classes": 10, "width": 0.125},
     ),
     _spec(
@@ -176,7 +176,7 @@ _SPECS = (
             "optimizer": "momentum",
             "learning_rate": 0.0125,
         },
-        small={"batch": 4},
+        small={"batch": 4, "learning_rate": 0.001},
         tiny={"batch": 2, "image": 32, "classes": 10, "width": 0.125},
     ),
     _spec(
