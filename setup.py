@@ -79,6 +79,13 @@ def native_extensions() -> list[Extension]:
             extra_compile_args=COMPILE_FLAGS,
             extra_link_args=["-pthread"],
         ),
+        # Preloaded into workers, never imported: see placer/runtime/worker.py.
+        Extension(
+            "placer.runtime._loopback",
+            sources=[f"{NATIVE}/loopback/bind.c"],
+            extra_compile_args=["-O2", "-Wall"],
+            extra_link_args=["-ldl"],
+        ),
     ]
 
 

@@ -1,0 +1,252 @@
+"""The driver: the process that holds the TensorFlow session and runs the steps.
+
+It outlives placements, and so keeps what they share: the graph, without devices, and the values
+of variables. A placement arrives as an array of device indices.
+
+Messages it takes (see wire):
+  {"do": "load", ...}     the program; parts: GraphDef, owner int32[M], then TensorProtos of values
+  {"do": "measure", ...}  one placement; parts: int32[N], then TensorProtos of feeds
+  {"do": "canary"}        time a small computation on every device
+It answers "load" and "canary" with one message and "measure" with one a stage, so that whoever
+waits can tell a hang from a long run: {"built": s}, {"initialised": s}, {"step": s}..., and last
+{"done": ...} with serialised RunMetadata if asked for. {"error": ...} may come at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placer.runtime import wire
+from placer.runtime.measurement import MeasurementProtocol, standard_error
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# The canary multiplies matrices of this size this often: some 6 ms on one core.
+CANARY_SIZE = 128
+CANARY_LENGTH = 200
+
+
+def session_config(logical_cpus: int = 0, cluster: Sequence[str] = ()) -> Any:
+    """The ConfigProto of every measuring session.
+
+    Grappler and the graph optimizer are off, so that the ops that run, and the step stats that
+    name them, are those that were placed. Soft placement is off. Variables belong to the session
+    and go with it.
+
+    Args:
+      logical_cpus: with a session in this process, how many CPU devices it has.
+      cluster: addresses of /job:worker, for workers that do not know each other yet.
+    """
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(
+        allow_soft_placement=False, isolate_session_state=True, log_device_placement=False
+    )
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = -1  # L0
+    if logical_cpus:
+        config.device_count["CPU"] = logical_cpus
+    config.gpu_options.allow_growth = True
+    if cluster:
+        job = config.cluster_def.job.add(name="worker")
+        for task, address in enumerate(cluster):
+            job.tasks[task] = address
+    return config
+
+
+class Driver:
+    """Runs one program's placements, one at a time."""
+
+    def __init__(self, channel: socket.socket):
+        self._channel = channel
+        self._config: dict[str, Any] = {}
+        self._owner = np.zeros(0, np.int32)
+        self._graph_def: Any = None
+        self._values: list[Any] = []
+        self._canary: list[Callable[[], Any]] = []
+        self._canary_session: tf.compat.v1.Session | None = None
+
+    def serve(self) -> None:
+        """Answers messages until the channel closes."""
+        import tensorflow as tf
+
+        actions = {"load": self._load, "measure": self._measure, "canary": self._run_canary}
+        while True:
+            header, parts = wire.receive(self._channel)
+            try:
+                actions[header["do"]](header, parts)
+            except tf.errors.OpError as error:
+                self._fail(type(error).__name__, error.message or "", header)
+            except (ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
+                self._fail(type(error).__name__, str(error), header)
+
+    def _tell(self, message: dict[str, Any], *parts: bytes) -> None:
+        wire.send(self._channel, message, *parts)
+
+    def _fail(self, kind: str, text: str, header: dict[str, Any]) -> None:
+        self._tell({"error": kind, "message": text[:20000], "do": header["do"]})
+
+    def _load(self, header: dict[str, Any], parts: list[bytes]) -> None:
+        import tensorflow as tf
+
+        self._config = header
+        self._graph_def = tf.compat.v1.GraphDef.FromString(parts[0])
+        self._owner = np.frombuffer(parts[1], np.int32)
+        self._values = [_array(p) for p in parts[2:]]
+        self._tell({"loaded": len(self._graph_def.node)})
+
+    def _new_session(self, graph: tf.Graph) -> tf.compat.v1.Session:
+        import tensorflow as tf
+
+        config = session_config(self._config["logical_cpus"], self._config["cluster"])
+        return tf.compat.v1.Session(self._config["target"], graph=graph, config=config)
+
+    def _build(self, placement: np.ndarray) -> tf.compat.v1.Session:
+        import tensorflow as tf
+
+        names = self._config["devices"]
+        devices = [names[d] for d in placement[self._owner]]
+        for node, device in zip(self._graph_def.node, devices, strict=True):
+            node.device = device
+        graph = tf.Graph()
+        with graph.as_default():
+            tf.import_graph_def(self._graph_def, name="")
+        return self._new_session(graph)
+
+    def _initialize(self, session: tf.compat.v1.Session) -> None:
+        for group in self._config["initializers"]:
+            session.run([session.graph.get_operation_by_name(n) for n in group])
+        # One at a time: the request that carries a value must not outgrow a message.
+        for (feed, assign), value in zip(self._config["assigned"], self._values, strict=True):
+            session.run(session.graph.get_operation_by_name(assign), {feed: value})
+
+    def _measure(self, header: dict[str, Any], parts: list[bytes]) -> None:
+        import tensorflow as tf
+
+        protocol = MeasurementProtocol(**header["protocol"])
+        placement = np.frombuffer(parts[0], np.int32)
+        feeds = [_array(p) for p in parts[1:]]
+        start = time.perf_counter()
+        session = self._build(placement)
+        try:
+            self._tell({"built": time.perf_counter() - start})
+            start = time.perf_counter()
+            self._initialize(session)
+            self._tell({"initialised": time.perf_counter() - start})
+            step = self._step(session, feeds)
+            warm_up = [self._timed(step) for _ in range(protocol.warm_up)]
+            steps, stopped = self._steps(step, protocol, header["best"])
+            done = {"done": steps, "warm_up": warm_up, "stopped_early": stopped}
+            if header["keep_step_stats"]:
+                metadata = tf.compat.v1.RunMetadata()
+                options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+                self._step(session, feeds, options, metadata)()
+                self._tell(done, metadata.SerializeToString())
+            else:
+                self._tell(done)
+        finally:
+            with contextlib.suppress(tf.errors.OpError):
+                session.close()
+
+    def _step(
+        self,
+        session: tf.compat.v1.Session,
+        feeds: Sequence[np.ndarray],
+        options: Any = None,
+        metadata: Any = None,
+    ) -> Callable[[], Any]:
+        targets = [session.graph.get_operation_by_name(n) for n in self._config["targets"]]
+        names = self._config["feeds"]
+        if not names and options is None:
+            return session.make_callable(targets)
+        # `feeds` holds whole batches, one after another; steps take turns.
+        batches: Iterator[dict[str, np.ndarray]] = _cycle(
+            [
+                dict(zip(names, feeds[i : i + len(names)], strict=True))
+                for i in range(0, len(feeds), max(1, len(names)))
+            ]
+            or [{}]
+        )
+        return lambda: session.run(targets, next(batches), options, metadata)
+
+    def _timed(self, step: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        step()
+        seconds = time.perf_counter() - start
+        self._tell({"step": seconds})
+        return seconds
+
+    def _steps(
+        self, step: Callable[[], Any], protocol: MeasurementProtocol, best: float | None
+    ) -> tuple[list[float], bool]:
+        steps: list[float] = []
+        for repeat in range(protocol.repeats + 1):
+            for _ in range(protocol.steps):
+                steps.append(self._timed(step))
+                limit = protocol.stop_ratio * (best or 0.0)
+                if limit and len(steps) >= min(2, protocol.steps) and min(steps) > limit:
+                    return steps, True
+            if repeat == protocol.repeats or not best or len(steps) < 2:
+                break
+            if abs(float(np.median(steps)) - best) > 2 * standard_error(steps):
+                break
+        return steps, False
+
+    def _run_canary(self, header: dict[str, Any], parts: list[bytes]) -> None:
+        del parts
+        if not self._canary:
+            self._make_canary()
+        seconds = []
+        for run in self._canary:
+            times = []
+            for _ in range(header["runs"]):
+                start = time.perf_counter()
+                run()
+                times.append(time.perf_counter() - start)
+            seconds.append(sum(times) / len(times))
+        self._tell({"canary": seconds})
+
+    def _make_canary(self) -> None:
+        import tensorflow as tf
+
+        graph = tf.Graph()
+        ends = []
+        with graph.as_default():
+            for name in self._config["devices"]:
+                with tf.device(name):
+                    product = tf.fill([CANARY_SIZE, CANARY_SIZE], 1.0 / CANARY_SIZE)
+                    fixed = tf.identity(product)
+                    for _ in range(CANARY_LENGTH):
+                        product = tf.matmul(product, fixed)
+                    ends.append(product.op)
+        self._canary_session = self._new_session(graph)
+        self._canary = [self._canary_session.make_callable(end) for end in ends]
+        for run in self._canary:
+            run()
+
+
+def _cycle(batches: Sequence[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    while True:
+        yield from batches
+
+
+def _array(data: bytes) -> np.ndarray:
+    import tensorflow as tf
+    from tensorflow.core.framework import tensor_pb2
+
+    return tf.make_ndarray(tensor_pb2.TensorProto.FromString(data))
+
+
+def serve(channel: socket.socket) -> None:
+    """Runs a driver in a forked child until the runner closes `channel`."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    wire.send(channel, {"ready": "driver"})
+    Driver(channel).serve()

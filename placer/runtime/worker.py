@@ -1,0 +1,88 @@
+"""A worker: a TensorFlow gRPC server pinned to its cores."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import os
+import resource
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from placer.errors import PlacerError
+from placer.runtime import wire
+
+
+def loopback_library() -> Path:
+    """The library which, preloaded, has servers listen on loopback instead of everywhere.
+
+    Raises:
+      PlacerError: if the installation has not built it.
+    """
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_loopback{suffix}")
+        if path.exists():
+            return path
+    raise PlacerError(
+        "placer.runtime._loopback is not built, and without it TensorFlow's workers would listen "
+        "on every interface; install Placer with pip (it needs a C compiler)"
+    )
+
+
+def start_server(cluster: dict[str, Sequence[str]], job: str, task: int, threads: int) -> Any:
+    """Starts a tf.distribute.Server whose ops run one at a time for `threads` = 1.
+
+    Args:
+      cluster: job name -> host:port of each task.
+      job: this server's job.
+      task: this server's task, which names the port to listen on.
+      threads: intra-op and inter-op threads.
+
+    Raises:
+      PlacerError: if the port is taken or the cluster has no such task.
+    """
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=threads,
+        inter_op_parallelism_threads=threads,
+        device_count={"CPU": 1, "GPU": 0},
+    )
+    # Step times would include another process's work on the same cores if workers spun.
+    config.experimental.disable_thread_spinning = True
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec({name: list(tasks) for name, tasks in cluster.items()}),
+            job_name=job,
+            task_index=task,
+            config=config,
+        )
+    except (tf.errors.OpError, ValueError) as error:
+        where = cluster[job][task] if job in cluster and task < len(cluster[job]) else "?"
+        raise PlacerError(
+            f"cannot start worker {task} at {where}: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def serve(config: dict[str, Any], channel: socket.socket) -> None:
+    """Runs a worker in a forked child until the runner closes `channel`.
+
+    Args:
+      config: "addresses" of all workers, "task", "cores" to be pinned to, and
+        "address_space_bytes", a limit or None.
+      channel: where to say {"ready": task}.
+    """
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, config["cores"])
+    if config["address_space_bytes"]:
+        limit = config["address_space_bytes"]
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    server = start_server(
+        {"worker": config["addresses"]}, "worker", config["task"], len(config["cores"])
+    )
+    wire.send(channel, {"ready": config["task"]})
+    while True:
+        wire.receive(channel)  # raises EOFError when the runner closes it
+        del server
