@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+import dataclasses
+import math
+from collections.abc import Mapping
 
-from placer.costs import grappler
-from placer.costs.known_ops import KNOWN_OPS, MINIMUM_OPS
+import numpy as np
+from tensorflow.core.framework import function_pb2, node_def_pb2, op_def_pb2
+
+from placer.costs import functions, grappler, trip_counts
+from placer.costs.estimates import estimate_work
 from placer.costs.op_costs import CostOrigin, OpCosts
-from placer.devices import Topology
+from placer.devices import DeviceModel, Topology
+from placer.errors import PlacerError
+from placer.graph.build import build_op_graph
+from placer.graph.colocation import frame_paths
 from placer.graph.op_graph import OpGraph
 from placer.graph.source import GraphSource
 
@@ -17,15 +25,21 @@ def analytical_costs(
     graph: OpGraph,
     topology: Topology,
     *,
-    trip_counts: dict[str, float] | None = None,
+    trip_counts: Mapping[str, float] | None = None,
 ) -> OpCosts:
     """Costs of a graph's ops on every device model of a topology, from their shapes.
+
+    An op in a loop costs its trip count times its cost; an op that calls functions costs what the
+    ops in their bodies cost, branches the dearest of them. The first launch of each op is the
+    topology's business; launches beyond it, of later iterations and of the ops in bodies, are
+    part of `seconds`.
 
     Args:
       source: the graph that `graph` was built from.
       graph: N ops.
       topology: K device models.
-      trip_counts: trip count by loop name, where the caller knows better.
+      trip_counts: trip count by loop, where the caller knows better: by frame name of a v1
+        loop, by op name of a functional While (inside a function: "function/op").
 
     Returns:
       Costs of the N ops on the K models; zero for ops that the fetches do not need.
@@ -33,21 +47,258 @@ def analytical_costs(
     Raises:
       PlacerError: if TensorFlow cannot analyse the graph, or for a bad trip count.
     """
-    work = grappler.measure_work(source.graph_def, source.fetch_ops, source.origin)
-    known_type = np.array([t in KNOWN_OPS for t in graph.op_types], bool)
-    minimum_type = np.array([t in MINIMUM_OPS for t in graph.op_types], bool)
-    operations = work.operations
-    moved = work.bytes
-    seconds = np.stack([grappler.seconds(operations, moved, m) for m in topology.models])
-    minimum = minimum_type[graph.op_type] & (operations == 0) & (moved == 0)
-    seconds[:, minimum] = grappler.MINIMUM_SECONDS
-    seconds[:, ~graph.executed] = 0.0
-    estimated = graph.executed & ~(known_type[graph.op_type] & work.measured)
-    origin = np.where(estimated, CostOrigin.ESTIMATED, CostOrigin.ANALYTICAL).astype(np.uint8)
+    given = dict(trip_counts or {})
+    for name, count in given.items():
+        if not (math.isfinite(count) and count >= 0):
+            raise PlacerError(f"trip count {count} of loop {name!r}: give a number from 0 on")
+    library = source.graph_def.library
+    context = _Context(
+        models=topology.models,
+        library=library,
+        functions={f.signature.name: f for f in library.function},
+        signatures={f.signature.name: f.signature for f in library.function},
+        given=given,
+    )
+    costs = _cost_graph(source, graph, context, prefix="")
+    unused = set(given) - set(context.loops)
+    if unused:
+        known = ", ".join(sorted(context.loops)) or "no loop"
+        raise PlacerError(
+            f"{source.origin} has no loop {min(unused)!r} to give a trip count to; it has {known}"
+        )
     models = len(topology.models)
     return OpCosts(
         models=topology.models,
-        seconds=seconds,
-        temporary_bytes=np.tile(work.temporary_bytes, (models, 1)),
-        origin=np.tile(origin, (models, 1)),
+        seconds=costs.seconds,
+        temporary_bytes=np.tile(costs.temporary_bytes, (models, 1)),
+        origin=np.tile(costs.origin, (models, 1)),
+        trip_count_source=context.loops,
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _GraphCosts:
+    """Costs of one graph's N ops on K models, as in OpCosts."""
+
+    seconds: np.ndarray
+    temporary_bytes: np.ndarray
+    origin: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _BodyCosts:
+    """One run of a function: its graph, and seconds[K] with all launches and peak memory."""
+
+    seconds: np.ndarray
+    temporary_bytes: int
+    estimated: bool
+    tensors: trip_counts.Tensors
+    argument_names: list[str]
+    results: list[str]
+
+
+@dataclasses.dataclass(eq=False)
+class _Context:
+    """What costing a graph and the bodies of its functions shares."""
+
+    models: tuple[DeviceModel, ...]
+    library: function_pb2.FunctionDefLibrary
+    functions: Mapping[str, function_pb2.FunctionDef]
+    signatures: Mapping[str, op_def_pb2.OpDef]
+    given: Mapping[str, float]
+    loops: dict[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
+    bodies: dict[tuple, _BodyCosts | None] = dataclasses.field(default_factory=dict)
+    running: list[str] = dataclasses.field(default_factory=list)
+
+    def trips(self, loop: str, found: tuple[float, str]) -> float:
+        """Records and returns a loop's trip count, the caller's before what was found."""
+        if loop in self.given:
+            found = (float(self.given[loop]), trip_counts.FROM_CALLER)
+        self.loops[loop] = found
+        return found[0]
+
+    @property
+    def launch_seconds(self) -> np.ndarray:
+        """float64[K]."""
+        return np.array([m.launch_seconds for m in self.models])
+
+
+def _cost_graph(source: GraphSource, graph: OpGraph, context: _Context, prefix: str) -> _GraphCosts:
+    nodes = list(source.graph_def.node)
+    work = grappler.measure_work(source.graph_def, source.fetch_ops, source.origin)
+    estimate = estimate_work(graph, nodes, work.operations, work.bytes, work.measured)
+    seconds = np.stack(
+        [grappler.seconds(estimate.operations, estimate.bytes, m) for m in context.models]
+    )
+    seconds[:, estimate.minimum] = grappler.MINIMUM_SECONDS
+    temporary = work.temporary_bytes.copy()
+    estimated = estimate.estimated.copy()
+    tensors = _tensors(graph, nodes)
+    for op, names in _calls(graph, nodes, context):
+        cost = _cost_call(graph, nodes, op, names, tensors, context, prefix)
+        if cost is None:
+            estimated[op] = True
+            continue
+        seconds[:, op], temporary[op], estimated[op] = cost
+    runs = _runs_in_frames(source, graph, tensors, context, prefix)
+    if runs is not None:
+        again = np.maximum(runs - 1, 0)
+        seconds = seconds * runs + again * context.launch_seconds[:, None]
+    idle = ~graph.executed
+    seconds[:, idle] = 0.0
+    temporary[idle] = 0
+    estimated[idle] = False
+    origin = np.where(estimated, CostOrigin.ESTIMATED, CostOrigin.ANALYTICAL).astype(np.uint8)
+    return _GraphCosts(seconds, temporary, origin)
+
+
+def _tensors(graph: OpGraph, nodes: list[node_def_pb2.NodeDef]) -> trip_counts.Tensors:
+    index = {name: i for i, name in enumerate(graph.names)}
+
+    def shape(name: str, port: int) -> trip_counts.Shape:
+        op = index.get(name)
+        if op is None or port >= graph.out_ptr[op + 1] - graph.out_ptr[op]:
+            return None
+        tensor = int(graph.out_ptr[op]) + port
+        rank = int(graph.tensor_rank[tensor])
+        return None if rank < 0 else tuple(graph.tensor_shape[tensor, :rank].tolist())
+
+    return trip_counts.Tensors({n.name: n for n in nodes}, shape)
+
+
+def _calls(
+    graph: OpGraph, nodes: list[node_def_pb2.NodeDef], context: _Context
+) -> list[tuple[int, list[str]]]:
+    """Executed ops that run functions, with the functions' names."""
+    if not context.functions:
+        return []
+    calls = []
+    for op in np.flatnonzero(graph.executed).tolist():
+        names = functions.function_names(nodes[op], context.functions)
+        if names:
+            calls.append((op, names))
+    return calls
+
+
+def _cost_call(
+    graph: OpGraph,
+    nodes: list[node_def_pb2.NodeDef],
+    op: int,
+    names: list[str],
+    tensors: trip_counts.Tensors,
+    context: _Context,
+    prefix: str,
+) -> tuple[np.ndarray, int, bool] | None:
+    """seconds[K], temporary bytes and whether estimated, of an op that runs functions.
+
+    None where a body cannot be costed: a function that calls itself, or one that does not fit
+    its call. The op's own estimate stands then.
+    """
+    node = nodes[op]
+    arguments = functions.call_arguments(graph, nodes, op)
+    times = 1.0
+    if node.op in functions.MAPS:
+        rows = arguments[0].shape[0] if arguments and arguments[0].shape else 1
+        times = float(max(rows, 1))
+        mapped = len(node.attr["Targuments"].list.type)
+        arguments = [
+            dataclasses.replace(a, shape=a.shape[1:]) if i < mapped and a.shape else a
+            for i, a in enumerate(arguments)
+        ]
+    bodies = [_body(name, arguments, context) for name in names]
+    found = [b for b in bodies if b is not None]
+    if not found or len(found) < len(bodies):
+        return None
+    estimated = any(b.estimated for b in found)
+    if node.op in functions.WHILES and len(found) == 2:
+        condition, body = found
+        inputs = trip_counts.data_inputs(node)
+        count, source = trip_counts.while_count(
+            tensors,
+            inputs,
+            condition.tensors,
+            condition.argument_names,
+            condition.results[0],
+            body.tensors,
+            body.argument_names,
+            body.results,
+        )
+        times = context.trips(prefix + node.name, (count, source))
+        estimated |= context.loops[prefix + node.name][1] == trip_counts.ASSUMED
+        seconds = times * body.seconds + (times + 1) * condition.seconds
+    else:
+        seconds = times * np.max([b.seconds for b in found], axis=0)
+    return seconds, max(b.temporary_bytes for b in found), estimated
+
+
+def _body(name: str, arguments: list[functions.Argument], context: _Context) -> _BodyCosts | None:
+    """Costs of one run of a function; None if it cannot be costed."""
+    key = (name, *arguments)
+    if name in context.running:
+        return None
+    if key not in context.bodies:
+        context.running.append(name)
+        try:
+            context.bodies[key] = _cost_body(name, arguments, context)
+        except PlacerError:
+            context.bodies[key] = None
+        finally:
+            context.running.pop()
+    return context.bodies[key]
+
+
+def _cost_body(name: str, arguments: list[functions.Argument], context: _Context) -> _BodyCosts:
+    source, argument_names, results = functions.instantiate(
+        context.functions[name], context.library, context.signatures, arguments
+    )
+    graph = build_op_graph(source)
+    costs = _cost_graph(source, graph, context, prefix=f"{name}/")
+    # Arguments are handed over, not computed.
+    runs = graph.executed & ~np.isin(graph.names, argument_names)
+    seconds = (costs.seconds + context.launch_seconds[:, None]) @ runs
+    temporary = functions.body_temporary_bytes(graph) + int(costs.temporary_bytes.max(initial=0))
+    nodes = list(source.graph_def.node)
+    return _BodyCosts(
+        seconds,
+        temporary,
+        bool((costs.origin[runs] == CostOrigin.ESTIMATED).any()),
+        _tensors(graph, nodes),
+        argument_names,
+        results,
+    )
+
+
+def _runs_in_frames(
+    source: GraphSource,
+    graph: OpGraph,
+    tensors: trip_counts.Tensors,
+    context: _Context,
+    prefix: str,
+) -> np.ndarray | None:
+    """float64[N]: how often each op runs, by the v1 while frames it is in; None without any."""
+    paths = frame_paths(
+        source.graph_def,
+        graph.topological_order(),
+        np.concatenate([graph.edge_src, graph.control_src]),
+        np.concatenate([graph.edge_dst, graph.control_dst]),
+    )
+    if paths is None:
+        return None
+    nodes = source.graph_def.node
+    members: dict[str, list[str]] = {}
+    for name, path in zip(graph.names, paths, strict=True):
+        if path:
+            members.setdefault(path[-1], []).append(name)
+    counts = {
+        frame: context.trips(
+            prefix + frame, trip_counts.frame_count(tensors, frame, members.get(frame, []))
+        )
+        for frame in dict.fromkeys(f for path in paths for f in path)
+    }
+    runs = np.ones(graph.num_ops)
+    for op, path in enumerate(paths):
+        # Enter and Exit run once an entry into the loop, as what surrounds it does.
+        crossing = nodes[op].op in ("Enter", "RefEnter", "Exit", "RefExit")
+        for frame in path[:-1] if crossing else path:
+            runs[op] *= counts[frame]
+    return runs

@@ -4,6 +4,7 @@ The sets follow the tables device_cost_impl_, elementwise_ops_ and persistent_op
 tensorflow/core/grappler/costs/op_level_cost_estimator.cc.
 """
 
+# ruff: noqa: SIM905
 from __future__ import annotations
 
 # Cost the minimum, a nanosecond: they pass on a buffer or tell something about its shape.

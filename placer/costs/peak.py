@@ -50,8 +50,8 @@ def operations_per_second(model: DeviceModel) -> float:
             per_cycle = 0.0
         if not 0 < per_cycle < float("inf"):
             raise PlacerError(
-                f"device model {model.name!r}: {OPERATIONS_PER_CYCLE} {stated!r} in its environment "
-                "is not a positive number"
+                f"device model {model.name!r}: {OPERATIONS_PER_CYCLE} {stated!r} in its "
+                "environment is not a positive number"
             )
         return clock * per_cycle
     if model.type == "CPU":

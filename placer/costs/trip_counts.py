@@ -1,0 +1,353 @@
+"""How often loops run: from constants, from the sizes of what they loop over, or from the caller.
+
+A loop's condition bounds a counter that the body moves by a constant step: `i < limit`, alone or
+as part of a conjunction (tf.while_loop's maximum_iterations, dynamic_rnn's time and Keras' loops
+all look like that). The count is the smallest that the readable parts give. Where none can be read,
+the size of a TensorArray or TensorList that enters the loop stands in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2
+from tensorflow.python.framework import tensor_util
+
+FROM_CALLER = "given"
+FROM_CONSTANTS = "loop bound"
+FROM_LIST = "length of a tensor list or array"
+FROM_PROFILE = "profile"
+ASSUMED = "unknown, taken as 1"
+
+_PASSING = frozenset(
+    ["Identity", "Enter", "RefEnter", "StopGradient", "Snapshot", "LoopCond", "EnsureShape"]
+)
+_LIST_SIZE_INPUT = {
+    "TensorArrayV3": 0,
+    "TensorArrayV2": 0,
+    "TensorArray": 0,
+    "TensorListReserve": 1,
+}
+_DEPTH = 64
+
+Shape = tuple[int, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensors:
+    """What loop analysis needs of one graph.
+
+    Attributes:
+      nodes: by name.
+      shape: shape of a tensor by op name and output number; None or -1 where unknown.
+    """
+
+    nodes: Mapping[str, node_def_pb2.NodeDef]
+    shape: Callable[[str, int], Shape]
+
+
+def split(name: str) -> tuple[str, int]:
+    """Op name and output number of a tensor name."""
+    producer, _, position = name.partition(":")
+    return producer, int(position) if position else 0
+
+
+def data_inputs(node: node_def_pb2.NodeDef) -> list[str]:
+    """A node's inputs without its control inputs."""
+    return [i for i in node.input if not i.startswith("^")]
+
+
+def constant(tensors: Tensors, name: str, depth: int = 0) -> np.ndarray | None:
+    """The value of a tensor if it follows from constants and shapes, else None."""
+    node = tensors.nodes.get(split(name)[0])
+    if node is None or depth > _DEPTH:
+        return None
+    inputs = data_inputs(node)
+
+    def value(i: int) -> np.ndarray | None:
+        return constant(tensors, inputs[i], depth + 1) if i < len(inputs) else None
+
+    kind = node.op
+    if kind == "Const":
+        shape = [d.size for d in node.attr["value"].tensor.tensor_shape.dim]
+        # Only bounds and sizes are of interest, not weights.
+        if math.prod(shape) > 1024:
+            return None
+        return np.asarray(tensor_util.MakeNdarray(node.attr["value"].tensor))
+    if kind in _PASSING:
+        return value(0)
+    if kind == "Cast":
+        operand = value(0)
+        return None if operand is None else operand.astype(np.float64)
+    if kind in ("Shape", "Size", "Rank"):
+        shape_of = tensors.shape(*split(inputs[0])) if inputs else None
+        if shape_of is None:
+            return None
+        if kind == "Rank":
+            return np.asarray(len(shape_of))
+        if kind == "Shape":
+            return np.asarray(shape_of)
+        return None if min(shape_of, default=0) < 0 else np.asarray(math.prod(shape_of))
+    if kind == "StridedSlice" and node.attr["shrink_axis_mask"].i == 1:
+        operand, begin = value(0), value(1)
+        if operand is None or begin is None or operand.ndim != 1 or begin.size != 1:
+            return None
+        index = int(begin.reshape(-1)[0])
+        if not -operand.size <= index < operand.size:
+            return None
+        return np.asarray(operand[index])
+    if kind == "TensorListLength":
+        length = list_length(tensors, inputs[0], depth + 1) if inputs else None
+        return None if length is None else np.asarray(length)
+    if kind in _ARITHMETIC:
+        left, right = value(0), value(1)
+        if kind == "Minimum" and (left is None or right is None):
+            # An upper bound is the best there is.
+            return left if right is None else right
+        if left is None or right is None or left.size != 1 or right.size != 1:
+            return None
+        if kind in ("FloorDiv", "RealDiv") and not float(right.reshape(-1)[0]):
+            return None
+        return np.asarray(_ARITHMETIC[kind](left, right))
+    return None
+
+
+_ARITHMETIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "Add": np.add,
+    "AddV2": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Maximum": np.maximum,
+    "Minimum": np.minimum,
+    "FloorDiv": np.floor_divide,
+    "RealDiv": np.true_divide,
+}
+
+
+def scalar(tensors: Tensors, name: str) -> float | None:
+    """A scalar constant that is a known, non-negative-shaped number, else None."""
+    found = constant(tensors, name)
+    if found is None or found.size != 1 or found.dtype.kind not in "iuf":
+        return None
+    number = float(found.reshape(-1)[0])
+    return number if math.isfinite(number) else None
+
+
+def list_length(tensors: Tensors, name: str, depth: int = 0) -> float | None:
+    """Elements of a TensorArray or TensorList by its handle, where the graph says so."""
+    node = tensors.nodes.get(split(name)[0])
+    if node is None or depth > _DEPTH:
+        return None
+    inputs = data_inputs(node)
+    if node.op in _LIST_SIZE_INPUT and len(inputs) > _LIST_SIZE_INPUT[node.op]:
+        length = scalar(tensors, inputs[_LIST_SIZE_INPUT[node.op]])
+        return length if length is not None and length > 0 else None
+    if node.op == "TensorListFromTensor" and inputs:
+        shape = tensors.shape(*split(inputs[0]))
+        return float(shape[0]) if shape and shape[0] > 0 else None
+    if node.op in _PASSING and inputs:
+        return list_length(tensors, inputs[0], depth + 1)
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopVariable:
+    """One variable of a loop, as its condition reads it.
+
+    Attributes:
+      initial: its value before the loop, if known.
+      step: what one iteration adds to it; 0 for what the loop does not change; None if unknown.
+    """
+
+    initial: float | None
+    step: float | None
+
+
+def count_from_condition(
+    tensors: Tensors, name: str, variable: Callable[[str], LoopVariable | None], depth: int = 0
+) -> float | None:
+    """Trip count that a loop condition allows; None if it cannot be read.
+
+    Args:
+      tensors: the graph that computes the condition.
+      name: tensor name of the condition.
+      variable: the loop variable that a tensor of it is, or None.
+    """
+    node = tensors.nodes.get(split(name)[0])
+    if node is None or depth > _DEPTH:
+        return None
+    inputs = data_inputs(node)
+    if node.op in _PASSING and inputs:
+        return count_from_condition(tensors, inputs[0], variable, depth + 1)
+    if node.op == "LogicalAnd":
+        counts = [count_from_condition(tensors, i, variable, depth + 1) for i in inputs]
+        found = [c for c in counts if c is not None]
+        return min(found, default=None)
+    if node.op not in ("Less", "LessEqual", "Greater", "GreaterEqual", "NotEqual"):
+        return None
+    left = _operand(tensors, inputs[0], variable)
+    right = _operand(tensors, inputs[1], variable)
+    if left is None or right is None or left.initial is None or right.initial is None:
+        return None
+    if left.step is None or right.step is None:
+        return None
+    # The condition holds while `distance` is positive (or not negative), and each iteration
+    # takes `step` off it.
+    distance, step = right.initial - left.initial, left.step - right.step
+    if node.op.startswith("Greater"):
+        distance, step = -distance, -step
+    if node.op == "NotEqual":
+        distance, step = abs(distance), abs(step)
+    if step <= 0:
+        return None
+    if node.op.endswith("Equal") and node.op != "NotEqual":
+        return float(max(math.floor(distance / step) + 1, 0))
+    return float(max(math.ceil(distance / step), 0))
+
+
+def _operand(
+    tensors: Tensors, name: str, variable: Callable[[str], LoopVariable | None]
+) -> LoopVariable | None:
+    for _ in range(_DEPTH):
+        found = variable(name)
+        if found is not None:
+            return found
+        node = tensors.nodes.get(split(name)[0])
+        if node is None or node.op not in _PASSING:
+            break
+        if node.op in ("Enter", "RefEnter"):
+            break
+        name = data_inputs(node)[0]
+    number = scalar(tensors, name)
+    return None if number is None else LoopVariable(number, 0.0)
+
+
+def step_of(tensors: Tensors, name: str, itself: Callable[[str], bool]) -> float | None:
+    """What `name` adds to the loop variable that `itself` recognises; None if not a constant."""
+    for _ in range(_DEPTH):
+        if itself(name):
+            return 0.0
+        node = tensors.nodes.get(split(name)[0])
+        if node is None:
+            return None
+        inputs = data_inputs(node)
+        if node.op in _PASSING and inputs:
+            name = inputs[0]
+            continue
+        if node.op not in ("Add", "AddV2", "Sub"):
+            return None
+        for own, other, sign in ((0, 1, 1.0), (1, 0, 1.0)):
+            if node.op == "Sub":
+                if own == 1:
+                    continue
+                sign = -1.0
+            if _leads_to(tensors, inputs[own], itself):
+                amount = scalar(tensors, inputs[other])
+                return None if amount is None else sign * amount
+        return None
+    return None
+
+
+def _leads_to(tensors: Tensors, name: str, itself: Callable[[str], bool]) -> bool:
+    for _ in range(_DEPTH):
+        if itself(name):
+            return True
+        node = tensors.nodes.get(split(name)[0])
+        if node is None or node.op not in _PASSING:
+            return False
+        name = data_inputs(node)[0]
+    return False
+
+
+def frame_count(tensors: Tensors, frame: str, members: Sequence[str]) -> tuple[float, str]:
+    """Trip count of a v1 while frame and where it is from.
+
+    Args:
+      tensors: the whole graph.
+      frame: name of the frame.
+      members: names of the ops whose innermost frame it is.
+    """
+    nodes = tensors.nodes
+
+    def variable(name: str) -> LoopVariable | None:
+        merge = nodes.get(split(name)[0])
+        if merge is None or merge.op != "Merge" or split(name)[1] != 0:
+            return None
+        initial = step = None
+        switches = {
+            n
+            for n in members
+            if nodes[n].op == "Switch" and split(nodes[n].input[0])[0] == merge.name
+        }
+        for source in data_inputs(merge):
+            node = nodes.get(split(source)[0])
+            if node is None:
+                continue
+            if node.op == "Enter":
+                initial = scalar(tensors, node.input[0])
+            elif node.op == "NextIteration":
+                step = step_of(
+                    tensors,
+                    node.input[0],
+                    lambda n: split(n)[0] in switches or split(n)[0] == merge.name,
+                )
+        return LoopVariable(initial, step)
+
+    counts = [
+        count_from_condition(tensors, node.input[0], variable)
+        for node in (nodes[m] for m in members)
+        if node.op == "LoopCond"
+    ]
+    found = [c for c in counts if c is not None]
+    if found:
+        return min(found), FROM_CONSTANTS
+    entering = [
+        nodes[m].input[0]
+        for m in members
+        if nodes[m].op == "Enter" and nodes[m].attr["frame_name"].s.decode() == frame
+    ]
+    return _from_lists(tensors, entering)
+
+
+def while_count(
+    outer: Tensors,
+    arguments: Sequence[str],
+    condition: Tensors,
+    condition_names: Sequence[str],
+    condition_result: str,
+    body: Tensors,
+    body_names: Sequence[str],
+    body_results: Sequence[str],
+) -> tuple[float, str]:
+    """Trip count of a functional While and where it is from.
+
+    Args:
+      outer: the graph with the While op; `arguments` are the names of its data inputs.
+      condition, body: its functions; `*_names` are the nodes of their arguments.
+      condition_result: what the condition returns; `body_results` what the body returns.
+    """
+    position = {name: i for i, name in enumerate(condition_names)}
+
+    def variable(name: str) -> LoopVariable | None:
+        i = position.get(split(name)[0])
+        if i is None or i >= len(arguments):
+            return None
+        itself = body_names[i]
+        return LoopVariable(
+            scalar(outer, arguments[i]),
+            step_of(body, body_results[i], lambda n: split(n)[0] == itself),
+        )
+
+    found = count_from_condition(condition, condition_result, variable)
+    if found is not None:
+        return found, FROM_CONSTANTS
+    return _from_lists(outer, arguments)
+
+
+def _from_lists(tensors: Tensors, names: Sequence[str]) -> tuple[float, str]:
+    lengths = [list_length(tensors, n) for n in names]
+    found = [length for length in lengths if length is not None]
+    return (max(found), FROM_LIST) if found else (1.0, ASSUMED)
