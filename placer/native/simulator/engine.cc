@@ -42,7 +42,6 @@ Engine::Engine(const Model& model)
       channel_free_(model.num_channels),
       channel_wires_(model.num_channels),
       stamp_(model.num_devices) {
-  for (int32_t o = 0; o < model.num_outputs; ++o) root_[o] = o;
   for (int32_t d = 0; d < model.num_devices; ++d) {
     devices_[d].concurrency = model.concurrency[d];
     devices_[d].costs = model.costs[model.kind_of_device[d]].data();
@@ -94,6 +93,7 @@ const Outcome& Engine::Run(const Slots& slots, const int32_t* row, double cutoff
     log->channel_span.assign(model_.num_channels, -1);
     log->slot_buffer.assign(references_.size(), -1);
     log->temporary_buffer.assign(model_.num_ops, -1);
+    log->owned_buffer.assign(model_.owned.size(), -1);
     for (int32_t d = 0; d < model_.num_devices; ++d) {
       log->memory.push_back({d, 0.0, memory_[d].now});
     }
@@ -254,7 +254,7 @@ inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
     } else {
       const Transfer& transfer = transfers_[(task - model_.num_ops) >> 1];
       const Link& link = model_.links[transfer.src * model_.num_devices + transfer.dst];
-      const int64_t bytes = model_.output_bytes[transfer.output].copy;
+      const int64_t bytes = model_.outputs[transfer.output].copy_bytes;
       seconds = ((task - model_.num_ops) & 1) == 0 ? link.SendSeconds(bytes)
                                                    : link.RecvSeconds(bytes);
     }
@@ -274,35 +274,34 @@ inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
 
 template <typename Lanes, bool kCutoff, bool kTrace>
 inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
-  const int32_t* consumer_begin = model_.consumer_begin.data();
   const int32_t* consumers = model_.consumers.data();
-  const int32_t output_end = model_.output_begin[op + 1];
-  for (int32_t output = model_.output_begin[op]; output < output_end; ++output) {
+  const int32_t output_end = model_.ranges[op + 1].output_begin;
+  for (int32_t o = model_.ranges[op].output_begin; o < output_end; ++o) {
+    const Output& output = model_.outputs[o];
     const int32_t stamp = stamps_++;
-    const int32_t end = consumer_begin[output + 1];
     int32_t users = 0;
-    for (int32_t j = consumer_begin[output]; j < end; ++j) {
+    for (int32_t j = output.consumer_begin; j < output.consumer_end; ++j) {
       OpState& consumer = ops_[consumers[j]];
       if (consumer.device == d) {
         ++users;
         if (--consumer.waiting == 0) {
           MakeReady<kCutoff, kTrace>(consumers[j], d, now,
-                                     model_.output_tensor[output] < 0 ? kControl : kData);
+                                     model_.output_tensor[o] < 0 ? kControl : kData);
         }
       } else if (stamp_[consumer.device] != stamp) {
         stamp_[consumer.device] = stamp;
         ++users;
-        Request<Lanes, kCutoff, kTrace>(lanes, output, d, consumer.device, now);
+        Request<Lanes, kCutoff, kTrace>(lanes, o, d, consumer.device, now);
       }
     }
-    const int32_t alias = model_.output_alias[output];
-    if (alias < 0) {
-      references_[BufferSlot(d, output)] = users;
+    if (output.alias < 0) {
+      references_[BufferSlot(d, o)] = users;
     } else {
       // The buffer is the input's: the producer's own, or the copy that came to this device.
-      const int32_t producer = model_.output_producer[alias];
-      const int32_t root = ops_[producer].device == d ? RootOf(alias) : alias;
-      root_[output] = root;
+      const int32_t source = output.alias;
+      const bool local = ops_[model_.outputs[source].producer].device == d;
+      const int32_t root = local ? RootOf(source) : source;
+      root_[o] = root;
       references_[BufferSlot(d, root)] += users;
     }
   }
@@ -320,9 +319,11 @@ inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
     if (cost.end_bytes > 0) log_->memory.push_back({d, now, memory_[d].now});
   }
   const InputEdge* releases = model_.releases.data();
-  for (int32_t j = model_.release_begin[op]; j < model_.release_begin[op + 1]; ++j) {
+  for (int32_t j = model_.ranges[op].release_begin; j < model_.ranges[op + 1].release_begin; ++j) {
     const InputEdge edge = releases[j];
-    Release<kTrace>(d, ops_[edge.producer].device == d ? RootOf(edge.output) : edge.output, now);
+    int32_t buffer = edge.output();
+    if (edge.alias() && ops_[edge.producer].device == d) buffer = root_[buffer];
+    Release<kTrace>(d, buffer, now);
   }
 }
 
@@ -341,7 +342,7 @@ inline void Engine::Request(Lanes* lanes, int32_t output, int32_t src, int32_t d
   }
   if (link.send_task) {
     Queue<kCutoff>(model_.num_ops + 2 * id, src, now,
-                   link.SendSeconds(model_.output_bytes[output].copy));
+                   link.SendSeconds(model_.outputs[output].copy_bytes));
   } else {
     StartWire<Lanes, kTrace>(lanes, transfer, id, now);
   }
@@ -350,7 +351,7 @@ inline void Engine::Request(Lanes* lanes, int32_t output, int32_t src, int32_t d
 template <typename Lanes, bool kTrace>
 inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now) {
   const Link& link = model_.links[transfer.src * model_.num_devices + transfer.dst];
-  const int64_t bytes = model_.output_bytes[transfer.output].copy;
+  const int64_t bytes = model_.outputs[transfer.output].copy_bytes;
   const double seconds = link.WireSeconds(bytes);
   outcome_.transfer_seconds[transfer.src] += seconds;
   outcome_.transfer_bytes[transfer.src] += bytes;
@@ -369,7 +370,7 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
   if (kTrace) {
     TraceLog::Stage& stage = log_->stages[id];
     stage.wire = static_cast<int32_t>(log_->spans.size());
-    const int32_t producer = model_.output_producer[transfer.output];
+    const int32_t producer = model_.outputs[transfer.output].producer;
     log_->spans.push_back({kWireSpan, blocker >= 0 ? kLinkBusy : stage.reason,
                            model_.op_of[producer], model_.output_tensor[transfer.output],
                            transfer.src, transfer.dst, blocker >= 0 ? blocker : log_->cause, id,
@@ -394,14 +395,14 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
 template <typename Lanes, bool kCutoff, bool kTrace>
 inline void Engine::EndWire(Lanes* lanes, const Wire& wire, double now) {
   (void)lanes;
-  const int64_t bytes = model_.output_bytes[wire.output].copy;
+  const int64_t bytes = model_.outputs[wire.output].copy_bytes;
   if (kTrace) {
     log_->cause = log_->stages[wire.transfer].wire;
     if (bytes > 0) {
       log_->slot_buffer[BufferSlot(wire.dst, wire.output)] =
           static_cast<int64_t>(log_->buffers.size());
       log_->buffers.push_back({kCopyBuffer, wire.dst,
-                               model_.op_of[model_.output_producer[wire.output]],
+                               model_.op_of[model_.outputs[wire.output].producer],
                                model_.output_tensor[wire.output], bytes,
                                static_cast<int64_t>(log_->memory.size()), INT64_MAX});
     }
@@ -424,9 +425,9 @@ inline void Engine::EndWire(Lanes* lanes, const Wire& wire, double now) {
 template <bool kCutoff, bool kTrace>
 inline void Engine::Deliver(int32_t output, int32_t dst, double now) {
   const int32_t* consumers = model_.consumers.data();
-  const int32_t end = model_.consumer_begin[output + 1];
+  const int32_t end = model_.outputs[output].consumer_end;
   int32_t users = 0;
-  for (int32_t j = model_.consumer_begin[output]; j < end; ++j) {
+  for (int32_t j = model_.outputs[output].consumer_begin; j < end; ++j) {
     OpState& consumer = ops_[consumers[j]];
     if (consumer.device != dst) continue;
     ++users;
@@ -442,10 +443,11 @@ template <bool kTrace>
 inline void Engine::Release(int32_t d, int32_t buffer, double now) {
   const size_t slot = BufferSlot(d, buffer);
   if (--references_[slot] != 0) return;
-  const OutputBytes& bytes = model_.output_bytes[buffer];
-  const bool local = ops_[model_.output_producer[buffer]].device == d;
-  memory_[d].now -= local ? bytes.local : bytes.copy;
-  if (kTrace && (local ? bytes.local : bytes.copy) > 0) {
+  const Output& output = model_.outputs[buffer];
+  const bool local = ops_[output.producer].device == d;
+  const int64_t bytes = local ? output.local_bytes : output.copy_bytes;
+  memory_[d].now -= bytes;
+  if (kTrace && bytes > 0) {
     log_->buffers[log_->slot_buffer[slot]].end = static_cast<int64_t>(log_->memory.size());
     log_->memory.push_back({d, now, memory_[d].now});
   }
@@ -482,9 +484,9 @@ void Engine::TraceStart(int32_t task, int32_t d, double now, double end) {
     const Transfer& transfer = transfers_[id];
     TraceLog::Stage& stage = log_->stages[id];
     span.kind = send ? kSendSpan : kRecvSpan;
-    span.op = model_.op_of[model_.output_producer[transfer.output]];
+    span.op = model_.op_of[model_.outputs[transfer.output].producer];
     span.tensor = model_.output_tensor[transfer.output];
-    span.bytes = model_.output_bytes[transfer.output].copy;
+    span.bytes = model_.outputs[transfer.output].copy_bytes;
     span.src = transfer.src;
     span.dst = transfer.dst;
     span.transfer = id;

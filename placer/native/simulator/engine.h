@@ -101,15 +101,17 @@ class Engine {
   size_t BufferSlot(int32_t d, int32_t output) const {
     return static_cast<size_t>(d) * model_.num_outputs + output;
   }
-  // The output whose buffer holds this output on the device that produced it.
-  int32_t RootOf(int32_t output) const { return root_[output]; }
+  // The output whose buffer holds this one on the device of its producer.
+  int32_t RootOf(int32_t output) const {
+    return model_.outputs[output].alias < 0 ? output : root_[output];
+  }
 
   void TraceStart(int32_t task, int32_t d, double now, double end);
   void TraceOpBuffers(int32_t op, int32_t d);
 
   const Model& model_;
   std::vector<OpState> ops_;
-  std::vector<int32_t> root_;        // [outputs]
+  std::vector<int32_t> root_;        // [outputs], of aliases
   std::vector<int32_t> references_;  // [devices, outputs] users of a buffer or copy
   std::vector<Device> devices_;
   std::vector<Memory> memory_;

@@ -273,13 +273,20 @@ void Model::Build(const Inputs& in) {
   }
 
   indegree.resize(num_ops);
-  output_begin.assign(1, 0);
-  consumer_begin.assign(1, 0);
   owned_begin.assign(1, 0);
   std::vector<int32_t> output_of(t, -1);
+  const auto add_output = [this](const std::vector<int32_t>& items, int64_t begin, int64_t end,
+                                 int32_t producer, int32_t tensor) {
+    Output output = {0, 0, static_cast<int32_t>(consumers.size()), 0, -1, producer};
+    for (int64_t j = begin; j < end; ++j) consumers.push_back(id_of[items[j]]);
+    output.consumer_end = static_cast<int32_t>(consumers.size());
+    outputs.push_back(output);
+    output_tensor.push_back(tensor);
+  };
   for (int32_t id = 0; id < num_ops; ++id) {
     const int32_t i = op_of[id];
     indegree[id] = degree[i];
+    ranges.push_back({static_cast<int32_t>(outputs.size()), 0});
     for (int64_t x = in.out_ptr[i]; x < in.out_ptr[i + 1]; ++x) {
       const bool consumed = tensor_rows[x] < tensor_rows[x + 1];
       int32_t alias = -1;
@@ -290,35 +297,23 @@ void Model::Build(const Inputs& in) {
       }
       if (alias < 0) {
         owned.emplace_back(static_cast<int32_t>(x), in.tensor_local_bytes[x]);
-        owned_output.push_back(consumed ? static_cast<int32_t>(output_bytes.size()) : -1);
+        owned_output.push_back(consumed ? static_cast<int32_t>(outputs.size()) : -1);
       }
       if (!consumed) continue;
-      output_of[x] = static_cast<int32_t>(output_bytes.size());
-      for (int64_t j = tensor_rows[x]; j < tensor_rows[x + 1]; ++j) {
-        consumers.push_back(id_of[tensor_items[j]]);
-      }
-      consumer_begin.push_back(static_cast<int32_t>(consumers.size()));
-      output_bytes.push_back({in.tensor_bytes[x], alias < 0 ? in.tensor_local_bytes[x] : 0});
-      output_alias.push_back(alias);
-      output_producer.push_back(id);
-      output_tensor.push_back(static_cast<int32_t>(x));
+      output_of[x] = static_cast<int32_t>(outputs.size());
+      add_output(tensor_items, tensor_rows[x], tensor_rows[x + 1], id, static_cast<int32_t>(x));
+      outputs.back().copy_bytes = in.tensor_bytes[x];
+      outputs.back().local_bytes = alias < 0 ? in.tensor_local_bytes[x] : 0;
+      outputs.back().alias = alias;
     }
     if (control_rows[i] < control_rows[i + 1]) {
-      for (int64_t j = control_rows[i]; j < control_rows[i + 1]; ++j) {
-        consumers.push_back(id_of[control_items[j]]);
-      }
-      consumer_begin.push_back(static_cast<int32_t>(consumers.size()));
-      output_bytes.push_back({0, 0});
-      output_alias.push_back(-1);
-      output_producer.push_back(id);
-      output_tensor.push_back(-1);
+      add_output(control_items, control_rows[i], control_rows[i + 1], id, -1);
     }
-    output_begin.push_back(static_cast<int32_t>(output_bytes.size()));
     owned_begin.push_back(static_cast<int64_t>(owned.size()));
   }
-  num_outputs = static_cast<int32_t>(output_bytes.size());
+  num_outputs = static_cast<int32_t>(outputs.size());
+  ranges.push_back({num_outputs, 0});
 
-  release_begin.assign(1, 0);
   std::vector<int32_t> last(t, -1);  // the op that listed this tensor last, to merge duplicates
   for (int32_t id = 0; id < num_ops; ++id) {
     const int32_t i = op_of[id];
@@ -327,11 +322,12 @@ void Model::Build(const Inputs& in) {
       const int32_t output = output_of[x];
       if (output < 0 || last[x] == i) continue;
       last[x] = i;
-      const OutputBytes& bytes = output_bytes[output];
-      if (output_alias[output] < 0 && bytes.copy == 0 && bytes.local == 0) continue;
-      releases.push_back({output, output_producer[output]});
+      const Output& o = outputs[output];
+      const bool alias = o.alias >= 0;
+      if (!alias && o.copy_bytes == 0 && o.local_bytes == 0) continue;
+      releases.push_back({2 * static_cast<uint32_t>(output) + (alias ? 1 : 0), o.producer});
     }
-    release_begin.push_back(static_cast<int32_t>(releases.size()));
+    ranges[id + 1].release_begin = static_cast<int32_t>(releases.size());
   }
   persistent_bytes.assign(in.persistent_bytes, in.persistent_bytes + n);
   for (int64_t i = 0; i < n; ++i) {
@@ -371,9 +367,10 @@ void Model::BuildCosts(const Inputs& in) {
   std::vector<double> least(num_ops);  // upward rank by least times, without transfers
   for (int32_t id = num_ops; id-- > 0;) {
     double tail = 0;
-    for (int32_t j = consumer_begin[output_begin[id]]; j < consumer_begin[output_begin[id + 1]];
-         ++j) {
-      tail = std::max(tail, least[consumers[j]]);
+    for (int32_t o = ranges[id].output_begin; o < ranges[id + 1].output_begin; ++o) {
+      for (int32_t j = outputs[o].consumer_begin; j < outputs[o].consumer_end; ++j) {
+        tail = std::max(tail, least[consumers[j]]);
+      }
     }
     double shortest = std::numeric_limits<double>::infinity();
     for (int32_t k = 0; k < num_kinds; ++k) {

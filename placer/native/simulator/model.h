@@ -52,14 +52,28 @@ struct OpCost {
   double rank;          // seconds + the longest chain of least times behind it: start + rank <= step
 };
 
+// A buffer that an op releases when it ends.
 struct InputEdge {
-  int32_t output;    // index into Model::outputs
+  uint32_t output_and_alias;  // 2 * index into Model::outputs, + 1 if that output is an alias
+  int32_t producer;           // internal op
+  int32_t output() const { return static_cast<int32_t>(output_and_alias >> 1); }
+  bool alias() const { return (output_and_alias & 1) != 0; }
+};
+
+// A tensor with at least one executed consumer, or the control successors of an op.
+struct Output {
+  int64_t copy_bytes;      // what a transfer moves and a received copy occupies
+  int64_t local_bytes;     // what it occupies where it is produced
+  int32_t consumer_begin;  // range of Model::consumers
+  int32_t consumer_end;
+  int32_t alias;     // output whose buffer it shares, or -1
   int32_t producer;  // internal op
 };
 
-struct OutputBytes {
-  int64_t copy;   // what a transfer moves and a received copy occupies
-  int64_t local;  // what it occupies where it is produced
+// Where the outputs and releases of an op begin; those of the next op end them.
+struct OpRange {
+  int32_t output_begin;
+  int32_t release_begin;
 };
 
 struct Link {
@@ -97,19 +111,12 @@ class Model {
   int32_t num_sources = 0;        // ops 0..num_sources-1 have no executed predecessors
   std::vector<int32_t> indegree;  // [num_ops] data edges (one per op and tensor) + control edges
 
-  // Outputs: tensors with at least one executed consumer, then one control output if the op has
-  // control successors.
-  std::vector<int32_t> output_begin;         // [num_ops + 1]
-  std::vector<int32_t> consumer_begin;       // [num_outputs + 1]
-  std::vector<int32_t> consumers;            // internal op ids, in edge order
-  std::vector<OutputBytes> output_bytes;     // [num_outputs]
-  std::vector<int32_t> output_alias;         // [num_outputs] output whose buffer it shares, or -1
-  std::vector<int32_t> output_producer;      // [num_outputs]
-  std::vector<int32_t> output_tensor;        // [num_outputs] caller's tensor, -1: control
-
-  // Inputs whose buffers have to be released when the op ends (those of no bytes are left out).
-  std::vector<int32_t> release_begin;  // [num_ops + 1]
-  std::vector<InputEdge> releases;
+  // Each op's tensors in order, then its control successors if it has any.
+  std::vector<OpRange> ranges;         // [num_ops + 1]
+  std::vector<Output> outputs;         // [num_outputs]
+  std::vector<int32_t> output_tensor;  // [num_outputs] caller's tensor, -1: control
+  std::vector<int32_t> consumers;      // internal op ids, in edge order
+  std::vector<InputEdge> releases;     // those of no bytes are left out
 
   std::vector<std::vector<OpCost>> costs;  // [num_kinds][num_ops]
   std::vector<int32_t> kind_of_device;     // [D]
