@@ -1,0 +1,296 @@
+"""Measured costs: op profiles made from step stats, their files, and costs that use them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from google.protobuf import message
+from tensorflow.core.framework import step_stats_pb2
+from tensorflow.core.protobuf import config_pb2
+
+from placer.costs.op_costs import CostOrigin, OpCosts
+from placer.costs.trip_counts import FROM_CALLER, FROM_PROFILE
+from placer.devices import Topology
+from placer.errors import PlacerError
+from placer.files import write_atomically
+from placer.graph.colocation import frame_paths
+from placer.graph.op_graph import OpGraph
+from placer.graph.source import GraphSource
+from placer.protos import profile_pb2
+
+_STREAMS = "/stream:"
+_ALL_STREAMS = "/stream:all"
+# Ops that Grappler costs at a nanosecond say nothing about how far its costs are off.
+_TELLING_SECONDS = 1e-8
+
+
+@dataclasses.dataclass
+class _Totals:
+    """What one op did in one step on one device model."""
+
+    seconds: float = 0.0
+    runs: int = 0
+    output_bytes: int = 0
+    temporary_bytes: int = 0
+
+
+def profile_from_steps(
+    graph: OpGraph, topology: Topology, steps: Sequence[config_pb2.RunMetadata]
+) -> profile_pb2.GraphProfile:
+    """Means per op and device model of several traced steps (RunOptions FULL_TRACE).
+
+    An op's time in a step is that of all its executions, on whichever devices of the model they
+    were. Ops that TensorFlow makes out of a function call or functional loop ("call/op") count
+    as that call. On a GPU the kernels' times on its streams are taken where the trace has them:
+    the host merely launches them.
+
+    Args:
+      graph: the graph that ran.
+      topology: the devices that it ran on.
+      steps: step stats of at least one step, without the first one, which also compiles.
+
+    Raises:
+      PlacerError: if the step stats hold none of the graph's ops.
+    """
+    index = {name: i for i, name in enumerate(graph.names)}
+    model_of = {d.name: d.model.name for d in topology.devices}
+    totals: list[dict[tuple[str, int], _Totals]] = [_step(m, index, model_of) for m in steps]
+    profile = profile_pb2.GraphProfile(graph_fingerprint=graph.fingerprint)
+    for model in dict.fromkeys(m.name for m in topology.models):
+        ops = sorted({op for step in totals for name, op in step if name == model})
+        if not ops:
+            continue
+        part = profile.devices.add(model=model, steps=len(steps))
+        for op in ops:
+            seen = [step.get((model, op), _Totals()) for step in totals]
+            seconds = np.array([s.seconds for s in seen])
+            part.ops.append(graph.names[op])
+            part.mean_seconds.append(float(seconds.mean()))
+            part.stddev_seconds.append(float(seconds.std()))
+            part.runs_per_step.append(float(np.mean([s.runs for s in seen])))
+            part.output_bytes.append(max(s.output_bytes for s in seen))
+            part.temporary_bytes.append(max(s.temporary_bytes for s in seen))
+    if not profile.devices:
+        raise PlacerError(
+            "the step stats hold none of the graph's ops on the topology's devices "
+            f"({topology.device_names[0]}...); trace the steps with FULL_TRACE on that topology"
+        )
+    return profile
+
+
+def _step(
+    metadata: config_pb2.RunMetadata, index: dict[str, int], model_of: dict[str, str]
+) -> dict[tuple[str, int], _Totals]:
+    """What each op did in one step, by device model and op number."""
+    totals: dict[tuple[str, int], _Totals] = {}
+    kernels: dict[tuple[str, int], float] = {}
+    for device in metadata.step_stats.dev_stats:
+        name, stream, _ = device.device.partition(_STREAMS)
+        model = model_of.get(name)
+        if model is None or (stream and not device.device.endswith(_ALL_STREAMS)):
+            continue
+        for stats in device.node_stats:
+            op = _op_of(stats.node_name, index)
+            if op is None:
+                continue
+            duration = _duration(stats)
+            if stream:
+                kernels[model, op] = kernels.get((model, op), 0.0) + duration
+                continue
+            total = totals.setdefault((model, op), _Totals())
+            total.seconds += duration
+            total.runs += 1
+            outputs = sum(
+                o.tensor_description.allocation_description.allocated_bytes for o in stats.output
+            )
+            total.output_bytes = max(total.output_bytes, outputs)
+            total.temporary_bytes = max(total.temporary_bytes, stats.memory_stats.temp_memory_size)
+    for key, duration in kernels.items():
+        totals.setdefault(key, _Totals(runs=1)).seconds = duration
+    return totals
+
+
+def _op_of(node_name: str, index: dict[str, int]) -> int | None:
+    """The graph's op that a name in step stats stands for, or None (_Send, _Recv...)."""
+    name = node_name.partition(":")[0]
+    while name:
+        if name in index:
+            return index[name]
+        name = name.rpartition("/")[0]
+    return None
+
+
+def _duration(stats: step_stats_pb2.NodeExecStats) -> float:
+    nanoseconds = stats.op_end_rel_nanos - stats.op_start_rel_nanos
+    if nanoseconds <= 0:
+        nanoseconds = 1000 * (stats.op_end_rel_micros - stats.op_start_rel_micros)
+    return max(nanoseconds, 0) * 1e-9
+
+
+def save_profile(profile: profile_pb2.GraphProfile, path: str | os.PathLike[str]) -> None:
+    """Writes a binary placer.GraphProfile, atomically; PlacerError if that fails."""
+    write_atomically(path, profile.SerializeToString(deterministic=True))
+
+
+def load_profile(path: str | os.PathLike[str]) -> profile_pb2.GraphProfile:
+    """Reads what `save_profile` wrote.
+
+    Raises:
+      PlacerError: if the file cannot be read, is not a profile, or holds arrays of different
+        lengths or numbers that cannot be times.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise PlacerError(f"cannot read op profile {path}: {error.strerror}") from None
+    profile = profile_pb2.GraphProfile()
+    try:
+        profile.ParseFromString(data)
+    except message.DecodeError:
+        raise PlacerError(f"{path} is not an op profile (placer.GraphProfile)") from None
+    if not profile.graph_fingerprint or not profile.devices:
+        raise PlacerError(f"{path} is not an op profile: it has no fingerprint or no devices")
+    for device in profile.devices:
+        count = len(device.ops)
+        for field in ("mean_seconds", "stddev_seconds", "runs_per_step"):
+            values = getattr(device, field)
+            if len(values) != count:
+                raise PlacerError(
+                    f"{path}: {field} of {device.model!r} has {len(values)} values for {count} ops"
+                )
+            if not all(math.isfinite(v) and v >= 0 for v in values):
+                raise PlacerError(f"{path}: {field} of {device.model!r} has a bad value")
+        for field in ("output_bytes", "temporary_bytes"):
+            if len(getattr(device, field)) not in (0, count):
+                raise PlacerError(
+                    f"{path}: {field} of {device.model!r} has not a value for each of {count} ops"
+                )
+    return profile
+
+
+def profiled_costs(
+    profile: profile_pb2.GraphProfile,
+    source: GraphSource,
+    graph: OpGraph,
+    topology: Topology,
+    fallback: OpCosts,
+) -> OpCosts:
+    """Costs from a profile where it has them, else analytical ones scaled to it.
+
+    An op that a model's profile lacks costs its analytical seconds times the ratio of profiled to
+    analytical seconds, summed over the profiled ops of its type, or where there are none the
+    median ratio over all profiled ops. Models that the profile lacks keep their analytical costs.
+    Trip counts of v1 loops come from the profile, unless the caller gave them.
+
+    Args:
+      profile: of this very graph.
+      source: the graph that `graph` was built from.
+      graph: N ops.
+      topology: K device models.
+      fallback: analytical costs of the same ops on the same models.
+
+    Raises:
+      PlacerError: if the profile is of another graph, or of none of the topology's models.
+    """
+    if profile.graph_fingerprint != graph.fingerprint:
+        raise PlacerError(
+            f"the op profile is of another graph (fingerprint {profile.graph_fingerprint!r}) than "
+            f"{source.origin} ({graph.fingerprint!r}); profile this graph"
+        )
+    parts = {p.model: p for p in profile.devices}
+    names = [m.name for m in topology.models]
+    if not set(parts) & set(names):
+        raise PlacerError(
+            f"the op profile is of {', '.join(sorted(parts))}, but the topology has "
+            f"{', '.join(names)}; profile one of these"
+        )
+    index = {name: i for i, name in enumerate(graph.names)}
+    analytical, loops = _with_profiled_trips(profile, source, graph, topology, fallback)
+    seconds = analytical.copy()
+    temporary = fallback.temporary_bytes.copy()
+    origin = fallback.origin.copy()
+    for k, model in enumerate(topology.models):
+        part = parts.get(model.name)
+        if part is None:
+            continue
+        kept = [(i, index[op]) for i, op in enumerate(part.ops) if op in index]
+        rows = np.array([i for i, op in kept if graph.executed[op]], np.int64)
+        ops = np.array([op for _, op in kept if graph.executed[op]], np.int64)
+        if not ops.size:
+            continue
+        measured = np.array(part.mean_seconds)[rows]
+        runs = np.array(part.runs_per_step)[rows]
+        seconds[k] *= _scale(graph, ops, measured, analytical[k])
+        # As in analytical costs: launches beyond the first are part of an op's seconds.
+        seconds[k, ops] = measured + np.maximum(runs - 1, 0) * model.launch_seconds
+        origin[k, ops] = CostOrigin.PROFILED
+        if part.temporary_bytes:
+            temporary[k, ops] = np.array(part.temporary_bytes, np.int64)[rows]
+    return OpCosts(fallback.models, seconds, temporary, origin, loops)
+
+
+def _scale(
+    graph: OpGraph, ops: np.ndarray, measured: np.ndarray, analytical: np.ndarray
+) -> np.ndarray:
+    """float64[N]: profiled over analytical seconds by op type, else the median of all ops."""
+    telling = analytical[ops] > _TELLING_SECONDS
+    ratios = measured[telling] / analytical[ops][telling]
+    scale = np.full(len(graph.op_types), float(np.median(ratios)) if ratios.size else 1.0)
+    kinds = graph.op_type[ops]
+    count = len(graph.op_types)
+    profiled = np.bincount(kinds[telling], measured[telling], minlength=count)
+    expected = np.bincount(kinds[telling], analytical[ops][telling], minlength=count)
+    found = expected > 0
+    scale[found] = profiled[found] / expected[found]
+    return scale[graph.op_type]
+
+
+def _with_profiled_trips(
+    profile: profile_pb2.GraphProfile,
+    source: GraphSource,
+    graph: OpGraph,
+    topology: Topology,
+    fallback: OpCosts,
+) -> tuple[np.ndarray, dict[str, tuple[float, str]]]:
+    """Analytical seconds[K, N] and trip counts, with v1 loops running as often as profiled."""
+    loops = dict(fallback.trip_count_source)
+    paths = frame_paths(
+        source.graph_def,
+        graph.topological_order(),
+        np.concatenate([graph.edge_src, graph.control_src]),
+        np.concatenate([graph.edge_dst, graph.control_dst]),
+    )
+    if paths is None:
+        return fallback.seconds, loops
+    runs: dict[str, float] = {}
+    for part in profile.devices:
+        for op, count in zip(part.ops, part.runs_per_step, strict=True):
+            runs[op] = max(runs.get(op, 0.0), count)
+    entries: dict[str, float] = {}
+    tests: dict[str, float] = {}
+    for node, path in zip(source.graph_def.node, paths, strict=True):
+        if path and node.op == "Enter":
+            entries[path[-1]] = max(entries.get(path[-1], 0.0), runs.get(node.name, 0.0))
+        elif path and node.op == "LoopCond":
+            tests[path[-1]] = max(tests.get(path[-1], 0.0), runs.get(node.name, 0.0))
+    ratio: dict[str, float] = {}
+    for frame, tested in tests.items():
+        if tested and entries.get(frame) and loops.get(frame, (0.0, ""))[1] != FROM_CALLER:
+            # The condition is tested once more than the body runs.
+            trips = max(tested / entries[frame] - 1, 0.0)
+            before = loops.get(frame, (1.0, ""))[0]
+            ratio[frame] = trips / before if before > 0 else 1.0
+            loops[frame] = (trips, FROM_PROFILE)
+    launch = np.array([m.launch_seconds for m in topology.models])[:, None]
+    factor = np.ones(graph.num_ops)
+    for op, path in enumerate(paths):
+        for frame in path:
+            factor[op] *= ratio.get(frame, 1.0)
+    inside = np.array([bool(p) for p in paths]) & graph.executed
+    scaled = (fallback.seconds + launch) * factor - launch
+    return np.where(inside, np.maximum(scaled, 0.0), fallback.seconds), loops
