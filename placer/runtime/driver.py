@@ -9,7 +9,7 @@ Messages it takes (see wire):
   {"do": "canary"}        time a small computation on every device
 It answers "load" and "canary" with one message and "measure" with one a stage, so that whoever
 waits can tell a hang from a long run: {"built": s}, {"initialised": s}, {"step": s}..., and last
-{"done": ...} with serialised RunMetadata if asked for. {"error": ...} may come at any time.
+{"done": ...} with the RunMetadata of each traced step. {"error": ...} may come at any time.
 """
 
 from __future__ import annotations
@@ -145,13 +145,11 @@ class Driver:
             warm_up = [self._timed(step) for _ in range(protocol.warm_up)]
             steps, stopped = self._steps(step, protocol, header["best"])
             done = {"done": steps, "warm_up": warm_up, "stopped_early": stopped}
-            if header["keep_step_stats"]:
-                metadata = tf.compat.v1.RunMetadata()
-                options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
-                self._step(session, feeds, options, metadata)()
-                self._tell(done, metadata.SerializeToString())
-            else:
-                self._tell(done)
+            traced = []
+            for i in range(header["traced_steps"]):
+                traced.append(self._traced(session, feeds))
+                self._tell({"traced": i})
+            self._tell(done, *traced)
         finally:
             with contextlib.suppress(tf.errors.OpError):
                 session.close()
@@ -176,6 +174,14 @@ class Driver:
             or [{}]
         )
         return lambda: session.run(targets, next(batches), options, metadata)
+
+    def _traced(self, session: tf.compat.v1.Session, feeds: Sequence[np.ndarray]) -> bytes:
+        import tensorflow as tf
+
+        metadata = tf.compat.v1.RunMetadata()
+        options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+        self._step(session, feeds, options, metadata)()
+        return metadata.SerializeToString()
 
     def _timed(self, step: Callable[[], Any]) -> float:
         start = time.perf_counter()

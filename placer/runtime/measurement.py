@@ -69,7 +69,7 @@ class Measurement:
       overhead_seconds: all other time the measurement took, lost attempts included.
       stopped_early: `stop_ratio` stopped it.
       disturbed: the machine was busy with something else all the while, repeats included.
-      run_metadata: step stats of one more step, if asked for.
+      traced_steps: step stats of further steps that were traced, if asked for.
     """
 
     steps: tuple[float, ...] = ()
@@ -82,7 +82,7 @@ class Measurement:
     overhead_seconds: float = 0.0
     stopped_early: bool = False
     disturbed: bool = False
-    run_metadata: config_pb2.RunMetadata | None = dataclasses.field(default=None, repr=False)
+    traced_steps: tuple[config_pb2.RunMetadata, ...] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if bool(self.steps) == (self.failure is not None):
@@ -92,6 +92,11 @@ class Measurement:
     def ok(self) -> bool:
         """Whether the placement ran."""
         return self.failure is None
+
+    @property
+    def run_metadata(self) -> config_pb2.RunMetadata | None:
+        """Step stats of the last traced step, None if none was traced."""
+        return self.traced_steps[-1] if self.traced_steps else None
 
     @property
     def seconds(self) -> float:

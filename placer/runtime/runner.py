@@ -177,7 +177,7 @@ class Runner:
         placement: np.ndarray,
         protocol: MeasurementProtocol = QUICK,
         best_so_far: float | None = None,
-        keep_step_stats: bool = False,
+        keep_step_stats: bool | int = False,
     ) -> Measurement:
         """Runs a placement.
 
@@ -190,7 +190,7 @@ class Runner:
           protocol: how.
           best_so_far: step time in seconds that decides early stops, repeats and time-outs;
             by default this runner's own best.
-          keep_step_stats: run one more step with FULL_TRACE and return its RunMetadata.
+          keep_step_stats: how many more steps to run with FULL_TRACE, to return their RunMetadata.
 
         Raises:
           PlacerError: if `placement` is not a placement of this graph, or no workers can be had.
@@ -202,7 +202,7 @@ class Runner:
         suspects: list[Measurement] = []
         while True:
             try:
-                result = self._attempt(placement, protocol, best, keep_step_stats)
+                result = self._attempt(placement, protocol, best, int(keep_step_stats))
                 slow = self._slow_device()
             except _Fault as fault:
                 if fault.restart:
@@ -300,7 +300,7 @@ class Runner:
                 return
 
     def _attempt(
-        self, placement: np.ndarray, protocol: MeasurementProtocol, best: float, keep: bool
+        self, placement: np.ndarray, protocol: MeasurementProtocol, best: float, traced: int
     ) -> Measurement:
         build_timeout = self._settings.build_timeout_seconds
         known = np.isfinite(best)
@@ -311,7 +311,7 @@ class Runner:
                 "do": "measure",
                 "protocol": dataclasses.asdict(protocol),
                 "best": best if known else None,
-                "keep_step_stats": keep,
+                "traced_steps": traced,
             },
             placement.tobytes(),
             *(_tensor_bytes(batch[f]) for batch in self._batches for f in self._program.feeds),
@@ -324,11 +324,8 @@ class Runner:
         while "done" not in message:
             ran = time.perf_counter() - begin
             message, parts = self._receive(step_timeout, "a step")
-        metadata = None
-        if parts:
-            from tensorflow.core.protobuf import config_pb2
+        from tensorflow.core.protobuf import config_pb2
 
-            metadata = config_pb2.RunMetadata.FromString(parts[0])
         return Measurement(
             steps=tuple(message["done"]),
             warm_up=tuple(message["warm_up"]),
@@ -336,7 +333,7 @@ class Runner:
             initialised_seconds=initialised,
             ran_seconds=ran,
             stopped_early=message["stopped_early"],
-            run_metadata=metadata,
+            traced_steps=tuple(config_pb2.RunMetadata.FromString(p) for p in parts),
         )
 
     def _send(self, header: dict[str, Any], *parts: bytes) -> None:
