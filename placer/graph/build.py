@@ -36,6 +36,8 @@ _ALIASING = {
     "Switch": 0,
     "LoopCond": 0,
 }
+_FOLLOW_INPUT = frozenset({"Switch", "RefSwitch", "Exit", "RefExit"})
+_FOLLOW_READER = frozenset({"Enter", "NextIteration", "RefNextIteration"})
 _CLIENT_OPS = frozenset({"Placeholder", "PlaceholderV2", "_Arg", "_DeviceArg"})
 _VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"})
 _BASE_OF_REF = 100  # DT_FLOAT_REF = DT_FLOAT + 100, tensorflow/core/framework/types.proto
@@ -121,13 +123,20 @@ def build_op_graph(source: GraphSource) -> OpGraph:
     reference_edge |= (tensor_dtype == types_pb2.DT_VARIANT)[in_tensor] & produces_dataset[
         tensor_op[in_tensor]
     ]
+    # Wherever control flow is annotated, graph_partition.cc (OptimizeControlFlowColocation) runs
+    # Switch and Exit with what they read, Enter and NextIteration with what reads them.
+    follows = np.array([t in _FOLLOW_INPUT for t in types])[edge_dst]
+    follows &= np.arange(len(in_tensor)) == in_ptr[edge_dst]
+    reference_edge |= follows | np.array([t in _FOLLOW_READER for t in types])[tensor_op[in_tensor]]
+    together = np.stack([tensor_op[in_tensor][reference_edge], edge_dst[reference_edge]])
+    together = np.concatenate([together, np.stack([back_src, back_dst])], axis=1)
     has_kernel = kernel_types(graph_def)
     requested = tuple(node.device for node in graph_def.node)
     frames = frame_paths(graph_def, order, src, dst)
     colocation = colocation_groups(
         graph_def,
         index,
-        np.stack([tensor_op[in_tensor][reference_edge], edge_dst[reference_edge]]),
+        together,
         frames,
         has_kernel,
         requested,

@@ -59,7 +59,8 @@ def colocation_groups(
     Args:
       graph_def: N nodes.
       index: node name -> number.
-      reference_edges: int[2, R], producer and consumer of resources and references.
+      reference_edges: int[2, R], producer and consumer of resources and references, and of
+        control flow that TensorFlow keeps together.
       frames: per op the while frames around it, outermost first; None without loops.
       has_kernel: bool[2, N].
       requested: device strings as the graph came.

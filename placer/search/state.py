@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from placer.grouping.grouping import Grouping
 from placer.problem import PlacementProblem
-from placer.simulator import Evaluation, Simulator
+from placer.simulator import Evaluation
+
+
+class Evaluator(Protocol):
+    """What says how good placements are: the simulator, or real runs."""
+
+    def evaluate(
+        self, placements: np.ndarray, *, cutoff: float | np.ndarray = float("inf")
+    ) -> Evaluation:
+        """Evaluates int32[B, N]; step times above the cutoff may come back as inf."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Search:
     Attributes:
       problem: what to place.
       grouping: op groups that the policy and group-level placers work on.
-      simulator: the evaluator of proposals.
+      simulator: the evaluator of proposals: a Simulator, or real runs under the same face.
       seed: every placer derives its randomness from it.
       best: int32[N] best placement so far, feasible if any was; None before the first.
       best_seconds: its step time in seconds, inf if it is not feasible.
@@ -60,7 +70,7 @@ class Search:
         self,
         problem: PlacementProblem,
         grouping: Grouping,
-        simulator: Simulator,
+        simulator: Evaluator,
         budget: Budget | None = None,
         seed: int = 0,
         on_progress: Callable[[Search], None] | None = None,
@@ -129,6 +139,29 @@ class Search:
         self.best = np.array(placement, np.int32)
         self.best_seconds = seconds
         self.improvements.append(Improvement(self.elapsed, self.evaluations, seconds, source))
+
+    def resume(
+        self,
+        best: np.ndarray | None,
+        best_seconds: float,
+        evaluations: int,
+        improvements: Iterable[tuple[float, int, float, str]],
+    ) -> None:
+        """Takes up what an interrupted search of the same problem had found.
+
+        Args:
+          best: int32[N] its best placement, or None.
+          best_seconds: the step time of `best`, inf if it does not fit.
+          evaluations: placements that it had evaluated; they count against the budget.
+          improvements: its history, fields of Improvement; put before this search's own.
+        """
+        self.evaluations += evaluations
+        self.improvements[:0] = [Improvement(*row) for row in improvements]
+        if best is not None and (self.best is None or best_seconds < self.best_seconds):
+            self.best, self.best_seconds = np.array(best, np.int32), best_seconds
+            if best_seconds == float("inf"):
+                peak = self.simulator.evaluate(self.best[None]).peak_bytes
+                self._least_excess = float(np.maximum(peak - self._memory_limit, 0).sum())
 
     def history(self) -> pd.DataFrame:
         """The improvements as a frame: seconds, evaluations, step_seconds, source."""

@@ -1,0 +1,105 @@
+"""placer optimize GRAPH --devices SPEC --output FILE
+
+Finds a placement of GRAPH (a GraphDef or MetaGraphDef, binary or text) on the devices and writes
+the graph with its devices to FILE. Ctrl-C ends the search and writes the best placement so far.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from placer.cli import common_flags
+from placer.cli.progress import Progress, format_seconds
+from placer.cli.tables import print_rows
+from placer.errors import PlacerError
+from placer.files import check_writable, write_atomically
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    common_flags.define_graph_flags(flag_values)
+    flags.DEFINE_string("output", None, "file for the placed graph", flag_values=flag_values)
+    flags.DEFINE_string(
+        "placement", None, "file for the placement alone (.pb or .pbtxt)", flag_values=flag_values
+    )
+    flags.DEFINE_string("history", None, "CSV file for the history", flag_values=flag_values)
+    flags.DEFINE_float(
+        "budget", 60.0, "seconds that the search may take", lower_bound=0, flag_values=flag_values
+    )
+    flags.DEFINE_integer(
+        "evaluations", None, "placements to evaluate at most", 1, flag_values=flag_values
+    )
+    flags.DEFINE_integer("seed", 0, "of all random choices", flag_values=flag_values)
+    flags.DEFINE_string(
+        "method", "auto", "auto, policy, or a placer of `placer methods`", flag_values=flag_values
+    )
+    flags.DEFINE_multi_string(
+        "method_option", [], "NAME=VALUE of the method", flag_values=flag_values
+    )
+    flags.DEFINE_string(
+        "preset",
+        None,
+        "with --method policy: modern or icml2017 (the paper's); short for "
+        "--method_option preset=NAME",
+        flag_values=flag_values,
+    )
+    flags.DEFINE_string(
+        "reward",
+        "simulate",
+        "simulate; measure: run every placement on the devices; both: search in the simulator, "
+        "run what is promising, keep the best run",
+        flag_values=flag_values,
+    )
+    flags.DEFINE_integer(
+        "max_groups", 256, "op groups that policies read at most", 1, flag_values=flag_values
+    )
+    flags.DEFINE_string(
+        "checkpoint_dir", None, "where the policy keeps checkpoints", flag_values=flag_values
+    )
+
+
+def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
+    """Runs the command; returns the exit code."""
+    from placer.optimizer import optimize
+
+    graph = common_flags.one_graph(arguments, "optimize")
+    if flag_values.output is None and flag_values.placement is None:
+        raise PlacerError("give --output FILE for the placed graph")
+    for path in (flag_values.output, flag_values.placement, flag_values.history):
+        if path is not None:
+            check_writable(path)
+    options = list(flag_values.method_option)
+    if flag_values.preset is not None:
+        options.insert(0, f"preset={flag_values.preset}")
+    with Progress() as progress:
+        result = optimize(
+            graph,
+            flag_values.fetch,
+            flag_values.devices,
+            flag_values.budget,
+            flag_values.seed,
+            method=flag_values.method,
+            reward=flag_values.reward,
+            method_options=options,
+            max_groups=flag_values.max_groups,
+            evaluations=flag_values.evaluations,
+            clear_devices=flag_values.clear_devices,
+            profile=flag_values.profile,
+            trip_counts=common_flags.trip_counts(flag_values),
+            checkpoint_dir=flag_values.checkpoint_dir,
+            on_progress=progress,
+        )
+    if flag_values.output is not None:
+        result.save(flag_values.output)
+    if flag_values.placement is not None:
+        result.placement.save(flag_values.placement)
+    if flag_values.history is not None:
+        write_atomically(flag_values.history, result.history.to_csv(index=False).encode())
+    print_rows(result.rows, result.problem.topology, f"{graph} on {flag_values.devices}")
+    print(result.cost_summary())
+    print(
+        f"{'interrupted after' if result.interrupted else 'searched'} {result.seconds:.1f} s, "
+        f"{result.evaluations} placements; step time {format_seconds(result.step_seconds)}"
+        + (f", written to {flag_values.output}" if flag_values.output else "")
+    )
+    return 0

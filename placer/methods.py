@@ -1,0 +1,29 @@
+"""Methods: what --method names: auto, the policy, or one of the placers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from placer.placers import get
+from placer.search import Search
+
+
+def get_method(
+    name: str,
+    options: Mapping[str, Any] | Sequence[str] = (),
+    checkpoint_dir: str | None = None,
+) -> Callable[[Search], None]:
+    """The search that a method name and its options stand for.
+
+    Raises:
+      PlacerError: for an unknown name, option or value.
+    """
+    if name == "policy":
+        from placer.policy import PolicySettings, train
+
+        settings = PolicySettings.from_options(options)
+        return lambda search: train(search, settings, checkpoint_dir)
+    spec = get(name)
+    parameters = spec.make_parameters(options)
+    return lambda search: spec.run(search, parameters)
