@@ -1,0 +1,226 @@
+"""Agreement of the simulator with Grappler's: the same costs, free transfers, random placements.
+
+Grappler's scheduler (tensorflow/core/grappler/costs/virtual_scheduler.cc, FirstReadyManager) runs
+one op at a time on a device, first ready first, as ours does. Ops that become ready at the same
+time run in the order of their names there and in the order of the graph here, so the graph is given
+to both with its nodes sorted by name. Its sends take a nanosecond on a channel device and its
+receives one on the receiving device.
+
+Its memory accounting differs from ours in ways that the frame's two peaks show:
+- it counts a variable once for each ReadVariableOp and not at all where nothing reads it so, as
+  an optimizer's slots; ours counts each variable once, where it lives;
+- it counts the output of Identity, Reshape and the like as a new tensor; TensorFlow shares the
+  buffer, and so do we;
+- it takes an output into account when the op ends, we when it starts, which is when TensorFlow
+  allocates it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.python.framework import errors
+from tensorflow.python.grappler import cluster as grappler_cluster
+from tensorflow.python.grappler import item as grappler_item
+
+from benchmarks.models.registry import build
+from placer.costs import grappler
+from placer.costs.known_ops import MINIMUM_OPS
+from placer.costs.op_costs import CostOrigin, OpCosts
+from placer.devices import Topology, parse
+from placer.graph import GraphSource, OpGraph, build_op_graph, read
+from placer.problem import PlacementProblem
+from placer.simulator.build import simulator_inputs
+from placer.simulator.simulator import Simulator
+
+PAPER_MODELS = ("inception_v3", "rnnlm", "nmt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """How well step times agree over the placements of one model.
+
+    Attributes:
+      model: its name.
+      placements: how many were compared.
+      rank_correlation: Spearman's, of the step times.
+      median_error, worst_error: |ours / Grappler's - 1|.
+      our_rate, grappler_rate: placements a second; ours in one batch on one thread.
+    """
+
+    model: str
+    placements: int
+    rank_correlation: float
+    median_error: float
+    worst_error: float
+    our_rate: float
+    grappler_rate: float
+
+
+def sorted_source(source: GraphSource) -> GraphSource:
+    """The same graph with its nodes in the order of their names."""
+    graph_def = graph_pb2.GraphDef()
+    graph_def.CopyFrom(source.graph_def)
+    del graph_def.node[:]
+    graph_def.node.extend(sorted(source.graph_def.node, key=lambda n: n.name))
+    return GraphSource(graph_def, source.fetches, origin=source.origin)
+
+
+def grappler_costs(source: GraphSource, graph: OpGraph, topology: Topology) -> OpCosts:
+    """Costs exactly as Grappler has them, with none of our estimates."""
+    work = grappler.measure_work(source.graph_def, source.fetch_ops, source.origin)
+    seconds = np.stack(
+        [grappler.seconds(work.operations, work.bytes, m) for m in topology.models]
+    )
+    minimum = np.array([t in MINIMUM_OPS for t in graph.op_types])[graph.op_type]
+    seconds[:, minimum] = grappler.MINIMUM_SECONDS
+    shape = seconds.shape
+    return OpCosts(
+        models=topology.models,
+        seconds=seconds,
+        temporary_bytes=np.zeros(shape, np.int64),
+        origin=np.full(shape, CostOrigin.ANALYTICAL, np.uint8),
+    )
+
+
+def random_placements(
+    graph: OpGraph, topology: Topology, count: int, seed: int
+) -> np.ndarray:
+    """int32[count, N]: placements that differ in grain and balance, GPUs for all that have kernels.
+
+    Each cuts the topological order into a random number of blocks (1 to 256) and draws each
+    block's device from probabilities of its own.
+    """
+    rng = np.random.default_rng(seed)
+    order = graph.topological_order()
+    accelerators = [d for d, device in enumerate(topology.devices) if device.model.type == "GPU"]
+    placements = np.zeros((count, graph.num_ops), np.int32)
+    for row in placements:
+        blocks = int(2 ** rng.uniform(0, 8))
+        weights = rng.dirichlet(np.full(len(accelerators), 0.7))
+        devices = rng.choice(accelerators, size=blocks, p=weights)
+        row[order] = devices[np.arange(order.size) * blocks // order.size]
+        row[~graph.has_kernel[1]] = topology.client
+    return placements
+
+
+def as_grappler_sees(topology: Topology) -> Topology:
+    """A topology without launch overhead and with free transfers."""
+    devices = tuple(
+        dataclasses.replace(d, model=dataclasses.replace(d.model, launch_seconds=0.0))
+        for d in topology.devices
+    )
+    return dataclasses.replace(topology, devices=devices).with_free_transfers()
+
+
+class GrapplerSimulator:
+    """Grappler's own simulation of placements of one graph."""
+
+    def __init__(self, source: GraphSource, topology: Topology) -> None:
+        self._meta = meta_graph_pb2.MetaGraphDef()
+        self._meta.graph_def.CopyFrom(source.graph_def)
+        self._meta.collection_def["train_op"].node_list.value.extend(source.fetch_ops)
+        self._topology = topology
+
+    def run(self, placement: np.ndarray, memory_bytes: int | None = None) -> float:
+        """Step time in seconds; infinity if a device has less than the placement needs.
+
+        Args:
+          placement: int32[N].
+          memory_bytes: the memory of every device; without it, no limit.
+        """
+        names = self._topology.device_names
+        for node, device in zip(self._meta.graph_def.node, placement.tolist(), strict=True):
+            node.device = names[device]
+            node.attr.pop("_class", None)
+        devices = [
+            grappler.named_device(d.model, d.name, memory_bytes) for d in self._topology.devices
+        ]
+        item = grappler_item.Item(self._meta)
+        with grappler_cluster.Provision(devices=devices) as cluster:
+            try:
+                _, seconds, _ = cluster.MeasureCosts(item)
+            except errors.ResourceExhaustedError:
+                return float("inf")
+        return float(seconds)
+
+    def peak_bytes(self, placement: np.ndarray, low: int, high: int, steps: int = 8) -> int:
+        """The least memory, to 2^-steps of the range, with which `run` does not fail."""
+        for _ in range(steps):
+            middle = (low + high) // 2
+            if np.isinf(self.run(placement, middle)):
+                low = middle
+            else:
+                high = middle
+        return high
+
+
+def compare(
+    model: str,
+    size: str = "paper",
+    placements: int = 50,
+    devices: str = "k80:4",
+    seed: int = 1,
+) -> tuple[pd.DataFrame, Agreement]:
+    """Compares step times of random placements of one model.
+
+    Args:
+      model, size: see benchmarks.models.registry.
+      placements: how many.
+      devices: see placer.devices.parse.
+      seed: of the placements.
+
+    Returns:
+      A frame with a row for each placement (devices used, both step times, error, our peak
+      bytes), and its summary.
+    """
+    source = sorted_source(read(build(model, size)))
+    graph = build_op_graph(source)
+    topology = as_grappler_sees(parse(devices))
+    costs = grappler_costs(source, graph, topology)
+    allowed = np.ones((graph.num_ops, topology.num_devices), bool)
+    simulator = Simulator(simulator_inputs(PlacementProblem(graph, topology, costs, allowed)))
+    rows = random_placements(graph, topology, placements, seed)
+    started = time.perf_counter()
+    evaluation = simulator.evaluate(rows, threads=1)
+    our_rate = placements / (time.perf_counter() - started)
+    reference = GrapplerSimulator(source, topology)
+    started = time.perf_counter()
+    theirs = np.array([reference.run(row) for row in rows])
+    grappler_rate = placements / (time.perf_counter() - started)
+    ours = evaluation.step_seconds
+    error = np.abs(ours / theirs - 1)
+    frame = pd.DataFrame(
+        {
+            "model": model,
+            "devices_used": [len(np.unique(row)) for row in rows],
+            "grappler_seconds": theirs,
+            "our_seconds": ours,
+            "error": error,
+            "our_peak_bytes": evaluation.peak_bytes.max(axis=1),
+        }
+    )
+    correlation = float(frame["our_seconds"].corr(frame["grappler_seconds"], method="spearman"))
+    return frame, Agreement(
+        model=model,
+        placements=placements,
+        rank_correlation=correlation,
+        median_error=float(np.median(error)),
+        worst_error=float(error.max()),
+        our_rate=our_rate,
+        grappler_rate=grappler_rate,
+    )
+
+
+def compare_all(
+    models: Sequence[str] = PAPER_MODELS, size: str = "paper", placements: int = 50
+) -> tuple[pd.DataFrame, list[Agreement]]:
+    """`compare` for several models; the rows of all and a summary of each."""
+    results = [compare(m, size, placements) for m in models]
+    return pd.concat([f for f, _ in results], ignore_index=True), [s for _, s in results]
