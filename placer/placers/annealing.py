@@ -1,0 +1,124 @@
+"""Simulated annealing: Markov chain Monte Carlo over group placements, with cooling."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placer.placers.group_moves import graded_cost, initial_groups, nth_allowed, preferred
+from placer.placers.progress import Progress
+from placer.placers.spec import PlacerSpec, parameter
+
+if TYPE_CHECKING:
+    from placer.search.state import Search
+
+NAME = "annealing"
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnealingParameters:
+    """Parameters of annealing; temperatures are parts of the first placement's step time."""
+
+    evaluations: int | None = parameter(
+        None, "placements to evaluate; none: as the budget allows", least=1
+    )
+    chains: int = parameter(1, "independent chains", least=1, most=1024)
+    speculation: int = parameter(
+        16, "most proposals of one chain that are simulated at once", least=1, most=1024
+    )
+    first_temperature: float = parameter(3e-3, "temperature at the start", least=0.0)
+    last_temperature: float = parameter(1e-5, "temperature at the end", least=0.0)
+    memory_penalty: float = parameter(
+        20.0, "cost of memory over the limit: step time * penalty * part of the limit", least=0.0
+    )
+    use_cpu: bool = parameter(False, "propose the CPU too for groups that a GPU may run")
+
+
+def _run(search: Search, parameters: AnnealingParameters) -> None:
+    """Metropolis-Hastings with a symmetric proposal: one random group to another random device.
+
+    A proposal is accepted with probability min(1, exp((cost - new cost) / temperature)); the
+    temperature falls geometrically with the budget that is used. Several proposals of a chain are
+    simulated at once: the first that is accepted moves the chain and those after it are discarded,
+    so a chain is just what it would be one proposal at a time. Whether a proposal will be accepted
+    follows from a step time known beforehand (the random number is drawn first), so its simulation
+    ends as soon as that is exceeded.
+    """
+    problem, grouping = search.problem, search.grouping
+    memory = problem.topology.memory_bytes
+    allowed = grouping.allowed if parameters.use_cpu else preferred(problem, grouping.allowed)
+    choices = allowed.sum(axis=1)
+    # Groups without a choice are never proposed.
+    free = np.flatnonzero(choices > 1)
+    devices_of = nth_allowed(allowed)
+    rng = np.random.default_rng(search.seed)
+    progress = Progress(search, parameters.evaluations)
+    first = initial_groups(search, NAME)
+    if not free.size or progress.done():
+        return
+    evaluation = search.evaluate(grouping.expand(first), NAME)
+    first_cost = graded_cost(evaluation, memory, parameters.memory_penalty)[0]
+    chains = [_Chain(first.copy(), float(first_cost)) for _ in range(parameters.chains)]
+    high = max(parameters.first_temperature, 1e-12) * first_cost
+    low = max(min(parameters.last_temperature, parameters.first_temperature), 1e-12) * first_cost
+
+    while not progress.done():
+        temperature = high * (low / high) ** progress.fraction()
+        sizes = [chain.batch(parameters.speculation) for chain in chains]
+        total = progress.room(sum(sizes))
+        owner = np.repeat(np.arange(len(chains)), sizes)[:total]
+        rows = np.stack([chain.groups for chain in chains])[owner]
+        moved = free[(rng.random(total) * len(free)).astype(np.int64)]
+        # Another device than the current one: the n-th of the others.
+        options = devices_of[moved]
+        current = rows[np.arange(total), moved]
+        nth = (rng.random(total) * (choices[moved] - 1)).astype(np.int64)
+        at = (options == current[:, None]).argmax(axis=1)
+        # A start on a device that is not among the choices counts as the last choice.
+        at = np.minimum(at, choices[moved] - 1)
+        nth += nth >= at
+        rows[np.arange(total), moved] = options[np.arange(total), nth]
+        cost = np.array([chain.cost for chain in chains])[owner]
+        limit = cost - temperature * np.log1p(-rng.random(total))
+        evaluation = search.evaluate(grouping.expand(rows), NAME, cutoff=limit)
+        new_cost = graded_cost(evaluation, memory, parameters.memory_penalty)
+        accepted = new_cost <= limit
+        for number, chain in enumerate(chains):
+            mine = np.flatnonzero(owner == number)
+            hits = mine[accepted[mine]]
+            if hits.size:
+                chain.groups, chain.cost = rows[hits[0]].copy(), float(new_cost[hits[0]])
+                chain.note(int(hits[0] - mine[0]) + 1, True)
+            else:
+                chain.note(len(mine), False)
+
+
+class _Chain:
+    """State of one chain, and how many proposals to simulate at once."""
+
+    def __init__(self, groups: np.ndarray, cost: float) -> None:
+        self.groups = groups
+        self.cost = cost
+        self._acceptance = 0.5
+
+    def batch(self, most: int) -> int:
+        """About as many proposals as are needed for one acceptance."""
+        return int(min(most, max(2, round(0.7 / self._acceptance))))
+
+    def note(self, tried: int, accepted: bool) -> None:
+        """Updates the running acceptance rate."""
+        for i in range(tried):
+            hit = accepted and i == tried - 1
+            self._acceptance += 0.02 * (float(hit) - self._acceptance)
+
+
+SPEC = PlacerSpec(
+    NAME,
+    "simulated annealing (MCMC) over groups, several proposals simulated at once",
+    "Kirkpatrick et al., Science 220, 1983; Jia, Zaharia and Aiken, Beyond Data and Model "
+    "Parallelism for Deep Neural Networks (FlexFlow), SysML 2019, section 6",
+    AnnealingParameters,
+    _run,
+)
