@@ -3,8 +3,10 @@
 Grappler's scheduler (tensorflow/core/grappler/costs/virtual_scheduler.cc, FirstReadyManager) runs
 one op at a time on a device, first ready first, as ours does. Ops that become ready at the same
 time run in the order of their names there and in the order of the graph here, so the graph is given
-to both with its nodes sorted by name. Its sends take a nanosecond on a channel device and its
-receives one on the receiving device.
+to both with its nodes sorted by name. Its sends take a nanosecond on a channel device, and its
+receives queue on the receiving device like any op, for a nanosecond: what arrives waits behind
+what was ready before, and its readers then queue again. Links with a latency and a receiving cost
+of a nanosecond do the same here.
 
 Its memory accounting differs from ours in ways that the frame's two peaks show:
 - it counts a variable once for each ReadVariableOp and not at all where nothing reads it so, as
@@ -33,7 +35,7 @@ from benchmarks.models.registry import build
 from placer.costs import grappler
 from placer.costs.known_ops import MINIMUM_OPS
 from placer.costs.op_costs import CostOrigin, OpCosts
-from placer.devices import Topology, parse
+from placer.devices import Link, LinkRule, Sharing, Topology, parse
 from placer.graph import GraphSource, OpGraph, build_op_graph, read
 from placer.problem import PlacementProblem
 from placer.simulator.build import simulator_inputs
@@ -94,14 +96,15 @@ def random_placements(
 ) -> np.ndarray:
     """int32[count, N]: placements that differ in grain and balance, GPUs for all that have kernels.
 
-    Each cuts the topological order into a random number of blocks (1 to 256) and draws each
-    block's device from probabilities of its own.
+    Each cuts the graph into a random number of blocks (1 to 256), of its topological order or of
+    the order of its nodes in turn, and draws each block's device from probabilities of its own.
     """
     rng = np.random.default_rng(seed)
-    order = graph.topological_order()
+    orders = (graph.topological_order(), np.arange(graph.num_ops))
     accelerators = [d for d, device in enumerate(topology.devices) if device.model.type == "GPU"]
     placements = np.zeros((count, graph.num_ops), np.int32)
-    for row in placements:
+    for i, row in enumerate(placements):
+        order = orders[i % 2]
         blocks = int(2 ** rng.uniform(0, 8))
         weights = rng.dirichlet(np.full(len(accelerators), 0.7))
         devices = rng.choice(accelerators, size=blocks, p=weights)
@@ -111,12 +114,18 @@ def random_placements(
 
 
 def as_grappler_sees(topology: Topology) -> Topology:
-    """A topology without launch overhead and with free transfers."""
+    """A topology without launch overhead and with transfers as free as Grappler's."""
     devices = tuple(
         dataclasses.replace(d, model=dataclasses.replace(d.model, launch_seconds=0.0))
         for d in topology.devices
     )
-    return dataclasses.replace(topology, devices=devices).with_free_transfers()
+    free = Link(
+        latency_seconds=grappler.MINIMUM_SECONDS,
+        bytes_per_second=1e30,
+        sharing=Sharing.PAIR,
+        receive_cpu_seconds=grappler.MINIMUM_SECONDS,
+    )
+    return dataclasses.replace(topology, devices=devices, link_rules=(LinkRule(free),))
 
 
 class GrapplerSimulator:

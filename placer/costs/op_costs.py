@@ -25,7 +25,8 @@ class CostOrigin(enum.IntEnum):
 class OpCosts:
     """Costs of N ops on K device models (K and their order as `Topology.models`).
 
-    Launch overhead is not part of it: the topology's device models hold it.
+    The overhead of an op's first launch is not part of it: the topology's device models hold it.
+    That of later launches, of an op in a loop or of the ops in a function body, is.
 
     Attributes:
       models: the K device models.

@@ -12,6 +12,8 @@ GIB = 1 << 30
 # host of K80s; later hosts keep the launch overhead, which the driver sets, not the GPU.
 LAUNCH_SECONDS = 5.7e-6
 PCIE_LATENCY_SECONDS = 25e-6
+# A peer copy skips the host's memory and one of the two DMA engines that PCIe copies pass; an
+# assumption, as no vendor publishes it.
 NVLINK_LATENCY_SECONDS = 10e-6
 
 MODELS: dict[str, DeviceModel] = {
@@ -24,6 +26,8 @@ MODELS: dict[str, DeviceModel] = {
             num_cores=36,
             bytes_per_second=136e9,
             memory_bytes=256 * GIB,
+            # A quarter of the AVX2 peak of 32; see placer/costs/peak.py for why.
+            environment=(("operations_per_cycle", "8"),),
             launch_seconds=LAUNCH_SECONDS,
             source="two Intel Xeon E5-2699 v3 (18 cores, 2.3 GHz, 68 GB/s each): Intel ARK 81061; "
             "the Haswell 2300 host of Mirhoseini et al. 2017, section 4.2",
@@ -37,8 +41,8 @@ MODELS: dict[str, DeviceModel] = {
             memory_bytes=12 * GIB,
             environment=(("architecture", "3.7"),),
             launch_seconds=LAUNCH_SECONDS,
-            source="one GK210 of a Tesla K80 board: NVIDIA BD-07317-001 (13 SMX, 240 GB/s, 12 GB); "
-            "sustained boost clock 824 MHz",
+            source="one GK210 of a Tesla K80 board: NVIDIA BD-07317-001 (13 SMX of 192 cores, "
+            "240 GB/s, 12 GB); 824 MHz, a step below the maximum boost of 875",
         ),
         DeviceModel(
             "p100",
@@ -49,7 +53,8 @@ MODELS: dict[str, DeviceModel] = {
             memory_bytes=16 * GIB,
             environment=(("architecture", "6.0"),),
             launch_seconds=LAUNCH_SECONDS,
-            source="Tesla P100 SXM2: NVIDIA WP-08019-001 (56 SMs, 1480 MHz boost, 732 GB/s, 16 GB)",
+            source="Tesla P100 SXM2: NVIDIA WP-08019-001 (56 SMs, 1480 MHz boost, 10.6 TFLOP/s "
+            "FP32, 732 GB/s, 16 GB)",
         ),
         DeviceModel(
             "v100",
@@ -60,7 +65,8 @@ MODELS: dict[str, DeviceModel] = {
             memory_bytes=16 * GIB,
             environment=(("architecture", "7.0"),),
             launch_seconds=LAUNCH_SECONDS,
-            source="Tesla V100 SXM2: NVIDIA WP-08608-001 (80 SMs, 1530 MHz boost, 900 GB/s, 16 GB)",
+            source="Tesla V100 SXM2: NVIDIA WP-08608-001 (80 SMs, 1530 MHz boost, 15.7 TFLOP/s "
+            "FP32, 900 GB/s, 16 GB)",
         ),
         DeviceModel(
             "a100",
@@ -72,7 +78,7 @@ MODELS: dict[str, DeviceModel] = {
             environment=(("architecture", "8.0"),),
             launch_seconds=LAUNCH_SECONDS,
             source="A100 SXM4 40 GB: NVIDIA Ampere architecture whitepaper (108 SMs, 1410 MHz "
-            "boost, 1555 GB/s)",
+            "boost, 19.5 TFLOP/s FP32, 1555 GB/s)",
         ),
         DeviceModel(
             "h100",
@@ -83,8 +89,8 @@ MODELS: dict[str, DeviceModel] = {
             memory_bytes=80 * GIB,
             environment=(("architecture", "9.0"),),
             launch_seconds=LAUNCH_SECONDS,
-            source="H100 SXM5: NVIDIA Hopper architecture whitepaper (132 SMs, 1980 MHz maximum "
-            "boost, 3.35 TB/s, 80 GB)",
+            source="H100 SXM5: NVIDIA Hopper architecture whitepaper (132 SMs of 128 "
+            "cores); H100 datasheet (67 TFLOP/s FP32, so 1980 MHz; 3.35 TB/s, 80 GB)",
         ),
     )
 }
@@ -97,6 +103,7 @@ _BETWEEN = topology_pb2.Link.BETWEEN_HOSTS
 _K80_PCIE = Link(PCIE_LATENCY_SECONDS, 7.6e9, Sharing.EGRESS)
 # PCIe 3.0 x16: 15.75 GB/s raw, about 12 GB/s with 256-byte payloads (PCI-SIG base specification).
 _PCIE3 = Link(PCIE_LATENCY_SECONDS, 12e9, Sharing.EGRESS)
+# PCIe 4.0 and 5.0 double the rate each (PCI-SIG base specifications).
 _PCIE4 = Link(PCIE_LATENCY_SECONDS, 24e9, Sharing.EGRESS)
 _PCIE5 = Link(PCIE_LATENCY_SECONDS, 48e9, Sharing.EGRESS)
 # NVLink 1 and 2 join pairs of GPUs: 20 and 25 GB/s a direction and link (whitepapers above).
@@ -105,8 +112,8 @@ _NVLINK2 = Link(NVLINK_LATENCY_SECONDS, 25e9, Sharing.PAIR)
 # NVSwitch: a GPU's full 300 (A100) and 450 GB/s (H100) a direction to any other (whitepapers).
 _NVSWITCH2 = Link(NVLINK_LATENCY_SECONDS, 300e9, Sharing.EGRESS_INGRESS)
 _NVSWITCH3 = Link(NVLINK_LATENCY_SECONDS, 450e9, Sharing.EGRESS_INGRESS)
-# Between hosts: 10 Gb/s Ethernet in the K80's time, 100 Gb/s InfiniBand after; TCP and gRPC add
-# about 50 us a message.
+# Between hosts: 10 Gb/s Ethernet in the K80's time, 100 Gb/s InfiniBand EDR (as in NVIDIA's DGX-1)
+# after; the latencies of a gRPC message over either are assumptions.
 _ETHERNET10 = Link(100e-6, 1.25e9, Sharing.BUS, "network")
 _INFINIBAND100 = Link(50e-6, 12.5e9, Sharing.BUS, "network")
 

@@ -29,7 +29,8 @@ class DeviceModel:
       num_cores: streaming multiprocessors of a GPU, cores of a CPU.
       bytes_per_second: memory bandwidth.
       memory_bytes: memory capacity.
-      environment: what Grappler reads from DeviceProperties.environment, as (key, value) pairs.
+      environment: (key, value) pairs: `architecture`, a GPU's compute capability, and
+        `operations_per_cycle` of a core or multiprocessor where that does not tell it.
       launch_seconds: time that starting one op costs.
       source: where the figures come from.
     """
