@@ -56,6 +56,7 @@ The step time is the time of the last event (0 if no op is executed).
 """
 
 from placer.simulator.inputs import SimulatorInputs
+from placer.simulator.moves import MoveEvaluation, MoveEvaluator
 from placer.simulator.simulator import Evaluation, Simulator
 from placer.simulator.trace import (
     LiveTensor,
@@ -72,6 +73,8 @@ __all__ = [
     "Evaluation",
     "LiveTensor",
     "MemoryCurve",
+    "MoveEvaluation",
+    "MoveEvaluator",
     "OutOfMemory",
     "PathStep",
     "Reason",

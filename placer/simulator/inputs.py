@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SimulatorInputs", "as_array"]
+__all__ = ["SimulatorInputs", "as_array", "default_threads"]
 
 _DTYPES: dict[str, type] = {
     "executed": np.bool_,
@@ -35,6 +36,14 @@ _DTYPES: dict[str, type] = {
     "recv_cpu_seconds": np.float64,
     "recv_cpu_seconds_per_byte": np.float64,
 }
+
+
+def default_threads() -> int:
+    """As many threads as the process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
 
 
 def as_array(name: str, value: Any, dtype: type) -> npt.NDArray[Any]:

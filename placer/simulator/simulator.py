@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from placer.simulator import _native
-from placer.simulator.inputs import SimulatorInputs, as_array
+from placer.simulator.inputs import SimulatorInputs, as_array, default_threads
+from placer.simulator.moves import MoveEvaluator
 from placer.simulator.trace import Trace
 
 __all__ = ["Evaluation", "Simulator"]
@@ -37,13 +37,6 @@ class Evaluation:
     busy_seconds: npt.NDArray[np.float64]
     transfer_seconds: npt.NDArray[np.float64]
     transfer_bytes: npt.NDArray[np.int64]
-
-
-def _default_threads() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
 
 
 class Simulator:
@@ -104,7 +97,7 @@ class Simulator:
         if np.isnan(limits).any():
             raise ValueError("cutoff holds NaN")
         step, feasible, peak, busy, seconds, nbytes = self._native.evaluate(
-            rows, groups, limits, _default_threads() if threads is None else int(threads)
+            rows, groups, limits, default_threads() if threads is None else int(threads)
         )
         return Evaluation(step, peak, feasible, busy, seconds, nbytes)
 
@@ -119,6 +112,19 @@ class Simulator:
         record = self._native.simulate(rows, groups)
         devices = rows[0] if groups is None else rows[0][groups]
         return Trace.from_record(record, self._inputs, devices)
+
+    def moves_from(
+        self, placement: npt.ArrayLike, group_of: npt.ArrayLike | None = None
+    ) -> MoveEvaluator:
+        """Prepares the evaluation of small changes of a placement, int[N] or int[G].
+
+        It costs about two full runs and up to 256 MiB of checkpoints.
+        """
+        row = as_array("placement", placement, np.int32)
+        if row.ndim != 1:
+            raise ValueError(f"placement has shape {row.shape}: must have one dimension")
+        rows, groups = self._placements(row[np.newaxis], group_of)
+        return MoveEvaluator(self._native, self._native.move_base(rows, groups))
 
     def _placements(
         self, placements: npt.ArrayLike, group_of: npt.ArrayLike | None

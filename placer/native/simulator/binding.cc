@@ -11,6 +11,7 @@
 #include "batch.h"
 #include "engine.h"
 #include "model.h"
+#include "moves.h"
 
 namespace py = pybind11;
 
@@ -141,6 +142,49 @@ class Simulator {
     return py::make_tuple(step, feasible, peak, busy, seconds, bytes);
   }
 
+  // Evaluates candidates that differ from one placement in a few slots.
+  py::tuple EvaluateMoves(const MoveBase& base, const py::object& move_ptr,
+                          const py::object& move_slots, const py::object& move_devices,
+                          const py::object& cutoffs_object, int threads) {
+    const Array<double> cutoffs = CheckedArray<double>(cutoffs_object, "cutoff", {-1});
+    const int64_t rows = cutoffs.shape(0);
+    const Array<int64_t> ptr = CheckedArray<int64_t>(move_ptr, "move_ptr", {rows + 1});
+    const Array<int32_t> slots = CheckedArray<int32_t>(move_slots, "move_slots", {-1});
+    const int64_t count = slots.shape(0);
+    const Array<int32_t> devices =
+        CheckedArray<int32_t>(move_devices, "move_devices", {count});
+    if (threads < 1) throw std::invalid_argument("threads must be at least 1");
+    const py::ssize_t d = model_->num_devices;
+    py::array_t<double> step(rows);
+    py::array_t<int64_t> peak({rows, d});
+    py::array_t<bool> feasible(rows);
+    const MoveResults results = {step.mutable_data(), feasible.mutable_data(),
+                                 peak.mutable_data()};
+    bool finished;
+    {
+      const py::gil_scoped_release release;
+      finished = placer::EvaluateMoves(*model_, engines_.get(), base, rows, ptr.data(),
+                                       slots.data(), devices.data(), count, cutoffs.data(),
+                                       threads, results, SignalPoll());
+    }
+    if (!finished) throw py::error_already_set();
+    return py::make_tuple(step, feasible, peak);
+  }
+
+  std::unique_ptr<MoveBase> BuildBase(const py::object& placement, const py::object& group_of) {
+    const Array<int32_t> row = Placements(placement, group_of);
+    if (row.shape(0) != 1) throw std::invalid_argument("placement must be one row");
+    const int32_t* groups = Groups(group_of);
+    auto base = std::make_unique<MoveBase>();
+    const py::gil_scoped_release release;
+    CheckPlacements(row.data(), 1, row.shape(1), model_->num_devices);
+    const Slots slots(*model_, groups, static_cast<int32_t>(row.shape(1)));
+    std::unique_ptr<Engine> engine = engines_->Take();
+    BuildMoveBase(*model_, engine.get(), slots, row.data(), base.get());
+    engines_->Give(std::move(engine));
+    return base;
+  }
+
   py::dict Simulate(const py::object& placement, const py::object& group_of) {
     const Array<int32_t> row = Placements(placement, group_of);
     if (row.shape(0) != 1) throw std::invalid_argument("placement must be one row");
@@ -238,9 +282,19 @@ class Simulator {
 
 PYBIND11_MODULE(_native, m) {
   m.doc() = "Native event-driven simulator; use placer.simulator.";
+  py::class_<placer::MoveBase>(m, "MoveBase")
+      .def_readonly("step_seconds", &placer::MoveBase::step_seconds)
+      .def_property_readonly("peak_bytes", [](const placer::MoveBase& base) {
+        return py::array_t<int64_t>(static_cast<py::ssize_t>(base.peak_bytes.size()),
+                                    base.peak_bytes.data());
+      });
   py::class_<placer::Simulator>(m, "Simulator")
       .def(py::init<const py::object&>())
       .def("evaluate", &placer::Simulator::Evaluate, py::arg("placements"), py::arg("group_of"),
+           py::arg("cutoff"), py::arg("threads"))
+      .def("move_base", &placer::Simulator::BuildBase, py::arg("placement"), py::arg("group_of"))
+      .def("evaluate_moves", &placer::Simulator::EvaluateMoves, py::arg("base"),
+           py::arg("move_ptr"), py::arg("move_slots"), py::arg("move_devices"),
            py::arg("cutoff"), py::arg("threads"))
       .def("simulate", &placer::Simulator::Simulate, py::arg("placement"), py::arg("group_of"));
 }

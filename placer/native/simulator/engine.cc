@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
+#include "moves.h"
+
 namespace placer {
-namespace {
-
-// Bounds add the same numbers in another order than a run does; this keeps them on the safe side.
-constexpr double kRoundingMargin = 1e-9;
-
-}  // namespace
 
 Slots::Slots(const Model& model, const int32_t* group_of, int32_t width) : width(width) {
   auto slot = [&](int32_t op) { return group_of == nullptr ? op : group_of[op]; };
@@ -32,16 +28,14 @@ void Outcome::Reset(int32_t devices) {
   transfer_bytes.assign(devices, 0);
 }
 
-Engine::Engine(const Model& model)
-    : model_(model),
-      ops_(model.num_ops),
-      root_(model.num_outputs),
-      references_(static_cast<size_t>(model.num_devices) * model.num_outputs),
-      devices_(model.num_devices),
-      memory_(model.num_devices),
-      channel_free_(model.num_channels),
-      channel_wires_(model.num_channels),
-      stamp_(model.num_devices) {
+Engine::Engine(const Model& model) : model_(model), stamp_(model.num_devices) {
+  ops_.resize(model.num_ops);
+  root_.resize(model.num_outputs);
+  references_.resize(static_cast<size_t>(model.num_devices) * model.num_outputs);
+  devices_.resize(model.num_devices);
+  memory_.resize(model.num_devices);
+  channel_free_.resize(model.num_channels);
+  channel_wires_.resize(model.num_channels);
   for (int32_t d = 0; d < model.num_devices; ++d) {
     devices_[d].concurrency = model.concurrency[d];
     devices_[d].costs = model.costs[model.kind_of_device[d]].data();
@@ -103,19 +97,10 @@ const Outcome& Engine::Run(const Slots& slots, const int32_t* row, double cutoff
       cut_ = cut_ || device.remaining / device.concurrency > limit_;
     }
   }
-  const int32_t lanes = model_.num_devices + model_.num_channels + 1;
   if (!cut_) {
-    if (lanes <= ScannedLanes::kMaxLanes) {
-      scanned_.Reset(lanes);
-      if (log != nullptr) Loop<ScannedLanes, false, true>(&scanned_, kNever);
-      else if (with_cutoff) Loop<ScannedLanes, true, false>(&scanned_, cutoff);
-      else Loop<ScannedLanes, false, false>(&scanned_, kNever);
-    } else {
-      heap_.Reset(lanes);
-      if (log != nullptr) Loop<HeapLanes, false, true>(&heap_, kNever);
-      else if (with_cutoff) Loop<HeapLanes, true, false>(&heap_, cutoff);
-      else Loop<HeapLanes, false, false>(&heap_, kNever);
-    }
+    if (log != nullptr) Simulate<Mode::kTrace>(true, kNever);
+    else if (with_cutoff) Simulate<Mode::kCutoff>(true, cutoff);
+    else Simulate<Mode::kPlain>(true, kNever);
   }
   if (with_cutoff && (cut_ || outcome_.step_seconds > cutoff)) outcome_.step_seconds = kNever;
   for (int32_t d = 0; d < model_.num_devices; ++d) {
@@ -125,32 +110,57 @@ const Outcome& Engine::Run(const Slots& slots, const int32_t* row, double cutoff
   return outcome_;
 }
 
-template <typename Lanes, bool kCutoff, bool kTrace>
+template <Engine::Mode kMode>
+void Engine::Simulate(bool from_start, double cutoff) {
+  const int32_t lanes = model_.num_devices + model_.num_channels + 1;
+  if (lanes <= ScannedLanes::kMaxLanes) {
+    if (from_start) {
+      state_.scanned.Reset(lanes);
+      Begin<ScannedLanes, kMode>(&state_.scanned);
+    }
+    Loop<ScannedLanes, kMode>(&state_.scanned, cutoff);
+  } else {
+    if (from_start) {
+      state_.heap.Reset(lanes);
+      Begin<HeapLanes, kMode>(&state_.heap);
+    }
+    Loop<HeapLanes, kMode>(&state_.heap, cutoff);
+  }
+}
+
+template <typename Lanes, Engine::Mode kMode>
+void Engine::Begin(Lanes* lanes) {
+  for (int32_t id = 0; id < model_.num_sources; ++id) {
+    MakeReady<kMode>(id, ops_[id].device, 0.0, kAtStart);
+  }
+  for (int32_t d = 0; d < model_.num_devices; ++d) Dispatch<Lanes, kMode>(lanes, d, 0.0);
+}
+
+template <typename Lanes, Engine::Mode kMode>
 void Engine::Loop(Lanes* lanes, double cutoff) {
   const int32_t num_devices = model_.num_devices;
   const int32_t num_channels = model_.num_channels;
-  for (int32_t id = 0; id < model_.num_sources; ++id) {
-    MakeReady<kCutoff, kTrace>(id, ops_[id].device, 0.0, kAtStart);
-  }
-  for (int32_t d = 0; d < num_devices; ++d) Dispatch<Lanes, kCutoff, kTrace>(lanes, d, 0.0);
   double now = 0;
   for (;;) {
     const int32_t lane = lanes->Pick();
     if (lane < 0) break;
     now = lanes->time(lane);
-    if (kCutoff && (cut_ || now > cutoff)) {
+    if (Cuts(kMode) && (cut_ || now > cutoff)) {
       cut_ = true;
       break;
     }
     if (lane < num_devices) {
       Device& device = devices_[lane];
-      int32_t task;
+      const int32_t task = device.concurrency == 1 ? device.task : device.running.top().item;
+      if (kMode == Mode::kBase && task < model_.num_ops) TakeCheckpoint(task, now);
+      if (kMode == Mode::kMove && now >= marker_seconds_ && AtMarker(task, now)) {
+        converged_ = true;
+        return;
+      }
       if (device.concurrency == 1) {
-        task = device.task;
         device.task = -1;
         lanes->Clear(lane);
       } else {
-        task = device.running.top().item;
         device.running.pop();
         if (device.running.empty()) {
           lanes->Clear(lane);
@@ -159,20 +169,20 @@ void Engine::Loop(Lanes* lanes, double cutoff) {
         }
       }
       if (task < model_.num_ops) {
-        if (kTrace) log_->cause = log_->op_span[task];
-        EndOp<Lanes, kCutoff, kTrace>(lanes, task, lane, now);
+        if (kMode == Mode::kTrace) log_->cause = log_->op_span[task];
+        EndOp<Lanes, kMode>(lanes, task, lane, now);
       } else {
         const int32_t id = (task - model_.num_ops) >> 1;
         const Transfer transfer = transfers_[id];
         if (((task - model_.num_ops) & 1) == 0) {
-          if (kTrace) log_->cause = log_->stages[id].send;
-          StartWire<Lanes, kTrace>(lanes, transfer, id, now);
+          if (kMode == Mode::kTrace) log_->cause = log_->stages[id].send;
+          StartWire<Lanes, kMode>(lanes, transfer, id, now);
         } else {
-          if (kTrace) log_->cause = log_->stages[id].recv;
-          Deliver<kCutoff, kTrace>(transfer.output, transfer.dst, now);
+          if (kMode == Mode::kTrace) log_->cause = log_->stages[id].recv;
+          Deliver<kMode>(transfer.output, transfer.dst, now);
         }
       }
-      Dispatch<Lanes, kCutoff, kTrace>(lanes, lane, now);
+      Dispatch<Lanes, kMode>(lanes, lane, now);
     } else {
       Wire wire;
       if (lane < num_devices + num_channels) {
@@ -193,30 +203,30 @@ void Engine::Loop(Lanes* lanes, double cutoff) {
           lanes->Set(lane, free_wires_.top().time, free_wires_.top().sequence);
         }
       }
-      EndWire<Lanes, kCutoff, kTrace>(lanes, wire, now);
-      Dispatch<Lanes, kCutoff, kTrace>(lanes, wire.dst, now);
+      EndWire<Lanes, kMode>(lanes, wire, now);
+      Dispatch<Lanes, kMode>(lanes, wire.dst, now);
     }
   }
   outcome_.step_seconds = now;
 }
 
-template <bool kCutoff>
+template <Engine::Mode kMode>
 inline void Engine::Queue(int32_t task, int32_t d, double now, double seconds) {
   Device& device = devices_[d];
   device.ready.push(task);
-  if (kCutoff) device.available = std::max(device.available, now) + seconds;
+  if (Cuts(kMode)) device.available = std::max(device.available, now) + seconds;
 }
 
-template <bool kCutoff, bool kTrace>
+template <Engine::Mode kMode>
 inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason) {
   Device& device = devices_[d];
   device.ready.push(op);
-  if (kTrace) {
+  if (kMode == Mode::kTrace) {
     log_->op_ready[op] = now;
     log_->op_cause[op] = log_->cause;
     log_->op_reason[op] = reason;
   }
-  if (kCutoff) {
+  if (Cuts(kMode)) {
     const OpCost& cost = device.costs[op];
     device.remaining -= cost.seconds;
     if (device.concurrency == 1) {
@@ -235,7 +245,7 @@ inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason)
   }
 }
 
-template <typename Lanes, bool kCutoff, bool kTrace>
+template <typename Lanes, Engine::Mode kMode>
 inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
   Device& device = devices_[d];
   while (!device.ready.empty()) {
@@ -249,8 +259,8 @@ inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
     if (task < model_.num_ops) {
       const OpCost& cost = device.costs[task];
       seconds = cost.seconds;
-      if (kTrace) TraceOpBuffers(task, d);
-      Allocate<kTrace>(d, cost.start_bytes, now);
+      if (kMode == Mode::kTrace) TraceOpBuffers(task, d);
+      Allocate<kMode>(d, cost.start_bytes, now);
     } else {
       const Transfer& transfer = transfers_[(task - model_.num_ops) >> 1];
       const Link& link = model_.links[transfer.src * model_.num_devices + transfer.dst];
@@ -260,7 +270,7 @@ inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
     }
     const double end = now + seconds;
     outcome_.busy_seconds[d] += seconds;
-    if (kTrace) TraceStart(task, d, now, end);
+    if (kMode == Mode::kTrace) TraceStart(task, d, now, end);
     const uint64_t sequence = sequence_++;
     if (device.concurrency == 1) {
       device.task = task;
@@ -272,7 +282,7 @@ inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
   }
 }
 
-template <typename Lanes, bool kCutoff, bool kTrace>
+template <typename Lanes, Engine::Mode kMode>
 inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
   const int32_t* consumers = model_.consumers.data();
   const int32_t output_end = model_.ranges[op + 1].output_begin;
@@ -282,16 +292,17 @@ inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
     int32_t users = 0;
     for (int32_t j = output.consumer_begin; j < output.consumer_end; ++j) {
       OpState& consumer = ops_[consumers[j]];
+      if (kMode == Mode::kBase) Touch(consumers[j]);
       if (consumer.device == d) {
         ++users;
         if (--consumer.waiting == 0) {
-          MakeReady<kCutoff, kTrace>(consumers[j], d, now,
+          MakeReady<kMode>(consumers[j], d, now,
                                      model_.output_tensor[o] < 0 ? kControl : kData);
         }
       } else if (stamp_[consumer.device] != stamp) {
         stamp_[consumer.device] = stamp;
         ++users;
-        Request<Lanes, kCutoff, kTrace>(lanes, o, d, consumer.device, now);
+        Request<Lanes, kMode>(lanes, o, d, consumer.device, now);
       }
     }
     if (output.alias < 0) {
@@ -307,7 +318,7 @@ inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
   }
   const OpCost& cost = devices_[d].costs[op];
   memory_[d].now -= cost.end_bytes;
-  if (kTrace) {
+  if (kMode == Mode::kTrace) {
     const int64_t point = static_cast<int64_t>(log_->memory.size());
     const int64_t temporary = log_->temporary_buffer[op];
     if (temporary >= 0) log_->buffers[temporary].end = point;
@@ -323,32 +334,32 @@ inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
     const InputEdge edge = releases[j];
     int32_t buffer = edge.output();
     if (edge.alias() && ops_[edge.producer].device == d) buffer = root_[buffer];
-    Release<kTrace>(d, buffer, now);
+    Release<kMode>(d, buffer, now);
   }
 }
 
-template <typename Lanes, bool kCutoff, bool kTrace>
+template <typename Lanes, Engine::Mode kMode>
 inline void Engine::Request(Lanes* lanes, int32_t output, int32_t src, int32_t dst, double now) {
   const Link& link = model_.links[src * model_.num_devices + dst];
   const Transfer transfer = {output, src, dst};
   int32_t id = -1;
-  if (kTrace || link.send_task || link.recv_task) {
+  if (kMode == Mode::kTrace || link.send_task || link.recv_task) {
     id = static_cast<int32_t>(transfers_.size());
     transfers_.push_back(transfer);
-    if (kTrace) {
+    if (kMode == Mode::kTrace) {
       log_->stages.push_back({now, log_->cause,
                               model_.output_tensor[output] < 0 ? kControl : kData, -1, -1, -1});
     }
   }
   if (link.send_task) {
-    Queue<kCutoff>(model_.num_ops + 2 * id, src, now,
+    Queue<kMode>(model_.num_ops + 2 * id, src, now,
                    link.SendSeconds(model_.outputs[output].copy_bytes));
   } else {
-    StartWire<Lanes, kTrace>(lanes, transfer, id, now);
+    StartWire<Lanes, kMode>(lanes, transfer, id, now);
   }
 }
 
-template <typename Lanes, bool kTrace>
+template <typename Lanes, Engine::Mode kMode>
 inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now) {
   const Link& link = model_.links[transfer.src * model_.num_devices + transfer.dst];
   const int64_t bytes = model_.outputs[transfer.output].copy_bytes;
@@ -360,14 +371,14 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
   int32_t blocker = -1;
   if (link.channel0 >= 0 && channel_free_[link.channel0] > start) {
     start = channel_free_[link.channel0];
-    if (kTrace) blocker = log_->channel_span[link.channel0];
+    if (kMode == Mode::kTrace) blocker = log_->channel_span[link.channel0];
   }
   if (link.channel1 >= 0 && channel_free_[link.channel1] > start) {
     start = channel_free_[link.channel1];
-    if (kTrace) blocker = log_->channel_span[link.channel1];
+    if (kMode == Mode::kTrace) blocker = log_->channel_span[link.channel1];
   }
   wire.end = start + seconds;
-  if (kTrace) {
+  if (kMode == Mode::kTrace) {
     TraceLog::Stage& stage = log_->stages[id];
     stage.wire = static_cast<int32_t>(log_->spans.size());
     const int32_t producer = model_.outputs[transfer.output].producer;
@@ -392,11 +403,11 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
   }
 }
 
-template <typename Lanes, bool kCutoff, bool kTrace>
+template <typename Lanes, Engine::Mode kMode>
 inline void Engine::EndWire(Lanes* lanes, const Wire& wire, double now) {
   (void)lanes;
   const int64_t bytes = model_.outputs[wire.output].copy_bytes;
-  if (kTrace) {
+  if (kMode == Mode::kTrace) {
     log_->cause = log_->stages[wire.transfer].wire;
     if (bytes > 0) {
       log_->slot_buffer[BufferSlot(wire.dst, wire.output)] =
@@ -407,22 +418,22 @@ inline void Engine::EndWire(Lanes* lanes, const Wire& wire, double now) {
                                static_cast<int64_t>(log_->memory.size()), INT64_MAX});
     }
   }
-  Allocate<kTrace>(wire.dst, bytes, now);
-  Release<kTrace>(wire.src, RootOf(wire.output), now);
+  Allocate<kMode>(wire.dst, bytes, now);
+  Release<kMode>(wire.src, RootOf(wire.output), now);
   const Link& link = model_.links[wire.src * model_.num_devices + wire.dst];
   if (link.recv_task) {
-    if (kTrace) {
+    if (kMode == Mode::kTrace) {
       log_->stages[wire.transfer].ready = now;
       log_->stages[wire.transfer].cause = log_->cause;
     }
-    Queue<kCutoff>(model_.num_ops + 2 * wire.transfer + 1, wire.dst, now,
+    Queue<kMode>(model_.num_ops + 2 * wire.transfer + 1, wire.dst, now,
                    link.RecvSeconds(bytes));
   } else {
-    Deliver<kCutoff, kTrace>(wire.output, wire.dst, now);
+    Deliver<kMode>(wire.output, wire.dst, now);
   }
 }
 
-template <bool kCutoff, bool kTrace>
+template <Engine::Mode kMode>
 inline void Engine::Deliver(int32_t output, int32_t dst, double now) {
   const int32_t* consumers = model_.consumers.data();
   const int32_t end = model_.outputs[output].consumer_end;
@@ -432,14 +443,14 @@ inline void Engine::Deliver(int32_t output, int32_t dst, double now) {
     if (consumer.device != dst) continue;
     ++users;
     if (--consumer.waiting == 0) {
-      MakeReady<kCutoff, kTrace>(consumers[j], dst, now,
+      MakeReady<kMode>(consumers[j], dst, now,
                                  model_.output_tensor[output] < 0 ? kControl : kData);
     }
   }
   references_[BufferSlot(dst, output)] = users;
 }
 
-template <bool kTrace>
+template <Engine::Mode kMode>
 inline void Engine::Release(int32_t d, int32_t buffer, double now) {
   const size_t slot = BufferSlot(d, buffer);
   if (--references_[slot] != 0) return;
@@ -447,13 +458,13 @@ inline void Engine::Release(int32_t d, int32_t buffer, double now) {
   const bool local = ops_[output.producer].device == d;
   const int64_t bytes = local ? output.local_bytes : output.copy_bytes;
   memory_[d].now -= bytes;
-  if (kTrace && bytes > 0) {
+  if (kMode == Mode::kTrace && bytes > 0) {
     log_->buffers[log_->slot_buffer[slot]].end = static_cast<int64_t>(log_->memory.size());
     log_->memory.push_back({d, now, memory_[d].now});
   }
 }
 
-template <bool kTrace>
+template <Engine::Mode kMode>
 inline void Engine::Allocate(int32_t d, int64_t bytes, double now) {
   Memory& memory = memory_[d];
   memory.now += bytes;
@@ -461,67 +472,11 @@ inline void Engine::Allocate(int32_t d, int64_t bytes, double now) {
     memory.peak = memory.now;
     memory.peak_seconds = now;
   }
-  if (kTrace && bytes > 0) log_->memory.push_back({d, now, memory.now});
+  if (kMode == Mode::kTrace && bytes > 0) log_->memory.push_back({d, now, memory.now});
 }
 
-void Engine::TraceStart(int32_t task, int32_t d, double now, double end) {
-  Span span{};
-  const int32_t index = static_cast<int32_t>(log_->spans.size());
-  span.src = span.dst = d;
-  span.start = now;
-  span.end = end;
-  span.transfer = span.tensor = -1;
-  if (task < model_.num_ops) {
-    span.kind = kOpSpan;
-    span.op = model_.op_of[task];
-    span.ready = log_->op_ready[task];
-    span.reason = log_->op_reason[task];
-    span.cause = log_->op_cause[task];
-    log_->op_span[task] = index;
-  } else {
-    const int32_t id = (task - model_.num_ops) >> 1;
-    const bool send = ((task - model_.num_ops) & 1) == 0;
-    const Transfer& transfer = transfers_[id];
-    TraceLog::Stage& stage = log_->stages[id];
-    span.kind = send ? kSendSpan : kRecvSpan;
-    span.op = model_.op_of[model_.outputs[transfer.output].producer];
-    span.tensor = model_.output_tensor[transfer.output];
-    span.bytes = model_.outputs[transfer.output].copy_bytes;
-    span.src = transfer.src;
-    span.dst = transfer.dst;
-    span.transfer = id;
-    span.ready = stage.ready;
-    span.reason = stage.reason;
-    span.cause = stage.cause;
-    (send ? stage.send : stage.recv) = index;
-  }
-  if (now > span.ready) {
-    // Every slot of the device was taken until the task that has just ended.
-    span.reason = kDeviceBusy;
-    span.cause = log_->cause;
-  }
-  log_->spans.push_back(span);
-}
-
-void Engine::TraceOpBuffers(int32_t op, int32_t d) {
-  const int64_t point = static_cast<int64_t>(log_->memory.size());
-  const int64_t temporary =
-      model_.temporary_bytes[static_cast<size_t>(model_.kind_of_device[d]) * model_.num_ops + op];
-  if (temporary > 0) {
-    log_->temporary_buffer[op] = static_cast<int64_t>(log_->buffers.size());
-    log_->buffers.push_back(
-        {kTemporaryBuffer, d, model_.op_of[op], -1, temporary, point, INT64_MAX});
-  }
-  for (int64_t j = model_.owned_begin[op]; j < model_.owned_begin[op + 1]; ++j) {
-    if (model_.owned[j].second == 0) continue;
-    log_->owned_buffer[j] = static_cast<int64_t>(log_->buffers.size());
-    if (model_.owned_output[j] >= 0) {
-      log_->slot_buffer[BufferSlot(d, model_.owned_output[j])] =
-          static_cast<int64_t>(log_->buffers.size());
-    }
-    log_->buffers.push_back({kOutputBuffer, d, model_.op_of[op], model_.owned[j].first,
-                             model_.owned[j].second, point, INT64_MAX});
-  }
-}
+// Called from engine_moves.cc.
+template void Engine::Simulate<Engine::Mode::kBase>(bool, double);
+template void Engine::Simulate<Engine::Mode::kMove>(bool, double);
 
 }  // namespace placer

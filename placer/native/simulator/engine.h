@@ -35,6 +35,12 @@ struct Outcome {
   void Reset(int32_t devices);
 };
 
+// Bounds add the same numbers in another order than a run does; this keeps them on the safe side.
+constexpr double kRoundingMargin = 1e-9;
+
+struct Checkpoint;  // moves.h
+struct MoveBase;    // moves.h
+
 class Engine {
  public:
   explicit Engine(const Model& model);
@@ -45,7 +51,21 @@ class Engine {
   const Outcome& Run(const Slots& slots, const int32_t* row, double cutoff,
                      TraceLog* log = nullptr);
 
+  // Simulates the placement of `base` and keeps about `checkpoints` states of the run in it.
+  void RunBase(const Slots& slots, int32_t checkpoints, MoveBase* base);
+
+  // Simulates the placement of `base` with slots[i] on devices[i], distinct slots, in the part
+  // where it may differ. Only step_seconds and peak_bytes are filled in.
+  const Outcome& RunMove(const MoveBase& base, const int32_t* slots, const int32_t* devices,
+                         int64_t count, double cutoff);
+
  private:
+  friend struct Checkpoint;
+  enum class Mode { kPlain, kCutoff, kTrace, kBase, kMove };
+  static constexpr bool Cuts(Mode mode) {
+    return mode == Mode::kCutoff || mode == Mode::kBase || mode == Mode::kMove;
+  }
+
   struct OpState {
     int32_t waiting;  // inputs and control inputs that have not come yet
     int32_t device;
@@ -75,27 +95,31 @@ class Engine {
 
   void Load(const Slots& slots, const int32_t* row, bool with_work);
 
-  template <typename Lanes, bool kCutoff, bool kTrace>
+  template <Mode kMode>
+  void Simulate(bool from_start, double cutoff);
+  template <typename Lanes, Mode kMode>
+  void Begin(Lanes* lanes);
+  template <typename Lanes, Mode kMode>
   void Loop(Lanes* lanes, double cutoff);
-  template <typename Lanes, bool kCutoff, bool kTrace>
+  template <typename Lanes, Mode kMode>
   void Dispatch(Lanes* lanes, int32_t d, double now);
-  template <bool kCutoff, bool kTrace>
+  template <Mode kMode>
   void MakeReady(int32_t op, int32_t d, double now, int32_t reason);
-  template <bool kCutoff>
+  template <Mode kMode>
   void Queue(int32_t task, int32_t d, double now, double seconds);
-  template <typename Lanes, bool kCutoff, bool kTrace>
+  template <typename Lanes, Mode kMode>
   void EndOp(Lanes* lanes, int32_t op, int32_t d, double now);
-  template <typename Lanes, bool kCutoff, bool kTrace>
+  template <typename Lanes, Mode kMode>
   void Request(Lanes* lanes, int32_t output, int32_t src, int32_t dst, double now);
-  template <typename Lanes, bool kTrace>
+  template <typename Lanes, Mode kMode>
   void StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now);
-  template <typename Lanes, bool kCutoff, bool kTrace>
+  template <typename Lanes, Mode kMode>
   void EndWire(Lanes* lanes, const Wire& wire, double now);
-  template <bool kCutoff, bool kTrace>
+  template <Mode kMode>
   void Deliver(int32_t output, int32_t dst, double now);
-  template <bool kTrace>
+  template <Mode kMode>
   void Release(int32_t d, int32_t buffer, double now);
-  template <bool kTrace>
+  template <Mode kMode>
   void Allocate(int32_t d, int64_t bytes, double now);
 
   size_t BufferSlot(int32_t d, int32_t output) const {
@@ -106,26 +130,60 @@ class Engine {
     return model_.outputs[output].alias < 0 ? output : root_[output];
   }
 
+  void TakeCheckpoint(int32_t op, double now);
+  void Touch(int32_t op);
+  bool AtMarker(int32_t task, double now);
+  bool Converged(const Checkpoint& checkpoint, double now);
+
   void TraceStart(int32_t task, int32_t d, double now, double end);
   void TraceOpBuffers(int32_t op, int32_t d);
 
+  // All that changes during a run and decides about the rest of it.
+  struct State {
+    std::vector<OpState> ops;
+    std::vector<int32_t> root;        // [outputs], of aliases
+    std::vector<int32_t> references;  // [devices, outputs] users of a buffer or copy
+    std::vector<Device> devices;
+    std::vector<Memory> memory;
+    std::vector<double> channel_free;
+    std::vector<Ring<Wire>> channel_wires;
+    EventHeap<Wire> free_wires;       // on links without channels
+    std::vector<Transfer> transfers;  // those with CPU tasks, or all when tracing
+    uint64_t sequence = 0;
+    ScannedLanes scanned;
+    HeapLanes heap;
+  };
+
   const Model& model_;
-  std::vector<OpState> ops_;
-  std::vector<int32_t> root_;        // [outputs], of aliases
-  std::vector<int32_t> references_;  // [devices, outputs] users of a buffer or copy
-  std::vector<Device> devices_;
-  std::vector<Memory> memory_;
-  std::vector<double> channel_free_;
-  std::vector<Ring<Wire>> channel_wires_;
-  EventHeap<Wire> free_wires_;       // on links without channels
-  std::vector<Transfer> transfers_;  // those with CPU tasks, or all when tracing
-  std::vector<int32_t> stamp_;       // [devices] last output requested for this device
+  State state_;
+  // The members of state_, by short names.
+  std::vector<OpState>& ops_ = state_.ops;
+  std::vector<int32_t>& root_ = state_.root;
+  std::vector<int32_t>& references_ = state_.references;
+  std::vector<Device>& devices_ = state_.devices;
+  std::vector<Memory>& memory_ = state_.memory;
+  std::vector<double>& channel_free_ = state_.channel_free;
+  std::vector<Ring<Wire>>& channel_wires_ = state_.channel_wires;
+  EventHeap<Wire>& free_wires_ = state_.free_wires;
+  std::vector<Transfer>& transfers_ = state_.transfers;
+  uint64_t& sequence_ = state_.sequence;
+
+  std::vector<int32_t> stamp_;  // [devices] last output requested for this device
   int32_t stamps_ = 0;
-  uint64_t sequence_ = 0;
   double limit_ = kNever;
   bool cut_ = false;
-  ScannedLanes scanned_;
-  HeapLanes heap_;
+  // Runs of bases and moves.
+  MoveBase* recording_ = nullptr;
+  const MoveBase* base_ = nullptr;
+  int64_t ended_ = 0;          // ops that have ended
+  int64_t marker_ = 0;         // next checkpoint of the base to compare with
+  double marker_seconds_ = kNever;
+  bool converged_ = false;
+  struct Move {
+    int32_t op, source, target;
+  };
+  std::vector<Move> moved_;
+  std::vector<int64_t> shifts_;  // [D] persistent bytes that the moves bring to a device
   Outcome outcome_;
   TraceLog* log_ = nullptr;
 };

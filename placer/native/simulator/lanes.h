@@ -28,9 +28,14 @@ class Ring {
     if (tail_ - head_ == items_.size()) Grow();
     items_[tail_++ & mask_] = item;
   }
-  void CopyFrom(const Ring& other) {
+
+  Ring() = default;
+  Ring(const Ring& other) { *this = other; }
+  Ring& operator=(const Ring& other) {  // copies what is in the queue, not what it could hold
+    if (this == &other) return *this;
     clear();
     for (uint32_t i = 0; i < other.size(); ++i) push(other[i]);
+    return *this;
   }
 
  private:
@@ -191,6 +196,7 @@ class EventHeap {
   size_t size() const { return entries_.size(); }
   void clear() { entries_.clear(); }
   const Entry& top() const { return entries_[0]; }
+  const std::vector<Entry>& entries() const { return entries_; }
   void push(const Entry& entry) {
     size_t at = entries_.size();
     entries_.push_back(entry);

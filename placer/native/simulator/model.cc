@@ -313,6 +313,9 @@ void Model::Build(const Inputs& in) {
   }
   num_outputs = static_cast<int32_t>(outputs.size());
   ranges.push_back({num_outputs, 0});
+  for (const Output& output : outputs) {
+    output_has_bytes.push_back(output.copy_bytes > 0 || output.local_bytes > 0 ? -1 : 0);
+  }
 
   std::vector<int32_t> last(t, -1);  // the op that listed this tensor last, to merge duplicates
   for (int32_t id = 0; id < num_ops; ++id) {

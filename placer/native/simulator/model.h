@@ -115,6 +115,7 @@ class Model {
   std::vector<OpRange> ranges;         // [num_ops + 1]
   std::vector<Output> outputs;         // [num_outputs]
   std::vector<int32_t> output_tensor;  // [num_outputs] caller's tensor, -1: control
+  std::vector<int32_t> output_has_bytes;  // [num_outputs] -1 if it occupies memory, else 0
   std::vector<int32_t> consumers;      // internal op ids, in edge order
   std::vector<InputEdge> releases;     // those of no bytes are left out
 
