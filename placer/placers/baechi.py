@@ -23,10 +23,6 @@ from placer.problem import PlacementProblem
 if TYPE_CHECKING:
     from placer.search.state import Search
 
-_COPLACEMENT_HELP = (
-    "which ops stay together: single_consumer (an op joins the only op that reads it) or "
-    "colocation (only what TensorFlow requires)"
-)
 _HEADROOM_HELP = "part of each device's memory that the schedule leaves free"
 
 
@@ -35,7 +31,7 @@ class ListParameters:
     """Parameters of m-TOPO and m-ETF."""
 
     coplacement: str = parameter(
-        "single_consumer", _COPLACEMENT_HELP, choices=coplacement.RULES
+        "best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES
     )
     memory_headroom: float = parameter(0.05, _HEADROOM_HELP, least=0.0, most=0.9)
 
@@ -60,24 +56,26 @@ class SctParameters(ListParameters):
 
 def _run_m_topo(search: Search, parameters: ListParameters) -> None:
     problem = search.problem
-    units = coplacement.make_units(problem, parameters.coplacement)
-    search.evaluate(problem.repair(m_topo(problem, units, parameters.memory_headroom)), "m_topo")
+    for units in coplacement.each_units(search, parameters.coplacement):
+        placement = m_topo(problem, units, parameters.memory_headroom)
+        search.evaluate(problem.repair(placement), "m_topo")
 
 
 def _run_m_etf(search: Search, parameters: ListParameters) -> None:
     problem = search.problem
-    units = coplacement.make_units(problem, parameters.coplacement)
-    search.evaluate(problem.repair(m_etf(problem, units, parameters.memory_headroom)), "m_etf")
+    for units in coplacement.each_units(search, parameters.coplacement):
+        placement = m_etf(problem, units, parameters.memory_headroom)
+        search.evaluate(problem.repair(placement), "m_etf")
 
 
 def _run_m_sct(search: Search, parameters: SctParameters) -> None:
     problem = search.problem
-    units = coplacement.make_units(problem, parameters.coplacement)
-    favourite = favourite_child.favourite_children(
-        problem, units, parameters.threshold, parameters.lp_max_ops
-    )
-    placement = m_etf(problem, units, parameters.memory_headroom, favourite)
-    search.evaluate(problem.repair(placement), "m_sct")
+    for units in coplacement.each_units(search, parameters.coplacement):
+        favourite = favourite_child.favourite_children(
+            problem, units, parameters.threshold, parameters.lp_max_ops
+        )
+        placement = m_etf(problem, units, parameters.memory_headroom, favourite)
+        search.evaluate(problem.repair(placement), "m_sct")
 
 
 def m_topo(problem: PlacementProblem, units: Units, memory_headroom: float) -> np.ndarray:

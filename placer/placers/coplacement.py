@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse import csgraph
 
+from placer.graph.colocation import DisjointSets
+from placer.grouping import Grouping
 from placer.problem import PlacementProblem
 
-RULES = ("single_consumer", "colocation")
+if TYPE_CHECKING:
+    from placer.search.state import Search
+
+RULES = ("colocation", "single_consumer", "groups")
+# What a parameter that names a rule takes: a rule, or every rule in turn.
+RULE_CHOICES = (*RULES, "best")
+RULES_HELP = (
+    "which ops stay together: colocation (only what TensorFlow requires), single_consumer (an op "
+    "joins the only op that reads it), groups (the search's op groups), or best (try all three)"
+)
+# Joining single consumers stops at this part of the step's compute time: in a training graph of a
+# recurrent net the rule would join all gradients of all weights to one unit.
+_LARGEST_PART = 1 / 32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,7 +50,14 @@ class Units:
         return len(self.allowed)
 
 
-def make_units(problem: PlacementProblem, rule: str) -> Units:
+def each_units(search: Search, rule: str) -> Iterator[Units]:
+    """Units by `rule`, one of RULE_CHOICES; several for "best", until the search is stopped."""
+    for name in RULES if rule == "best" else (rule,):
+        if name == rule or not search.stopped():
+            yield make_units(search.problem, name, search.grouping)
+
+
+def make_units(problem: PlacementProblem, rule: str, grouping: Grouping | None = None) -> Units:
     """Units by one of RULES.
 
     Args:
@@ -43,34 +65,51 @@ def make_units(problem: PlacementProblem, rule: str) -> Units:
       rule: "colocation": only what must share a device. "single_consumer": besides, an op whose
         results go to exactly one other op joins that op, if both may use the same devices (the
         co-location heuristic of Mirhoseini et al. 2017, section 3.3, and co-placement of Baechi,
-        section 3.1).
+        section 3.1) and their unit does not grow past 1/32 of the step's compute time. "groups":
+        the groups of `grouping`.
+      grouping: what "groups" means.
     """
     graph = problem.graph
-    n = graph.num_ops
-    first = np.full(int(graph.colocation.max()) + 1, n, np.int64)
-    np.minimum.at(first, graph.colocation, np.arange(n))
-    src, dst = np.arange(n), first[graph.colocation]
-    if rule == "single_consumer":
-        pairs = data_edges(problem)
-        consumers = np.bincount(pairs[0], minlength=n)
-        joins = (consumers[pairs[0]] == 1) & (
-            problem.allowed[pairs[0]] == problem.allowed[pairs[1]]
-        ).all(axis=1)
-        src = np.concatenate([src, pairs[0][joins]])
-        dst = np.concatenate([dst, pairs[1][joins]])
-    links = sparse.coo_matrix((np.ones(len(src), np.int8), (src, dst)), shape=(n, n))
-    count, label = csgraph.connected_components(links, directed=False)
-    # connected_components numbers by first member already; make it sure.
-    order = np.full(count, n, np.int64)
-    np.minimum.at(order, label, np.arange(n))
-    rank = np.empty(count, np.int32)
-    rank[np.argsort(order, kind="stable")] = np.arange(count, dtype=np.int32)
-    unit_of = rank[label]
-    allowed = np.ones((count, problem.topology.num_devices), bool)
+    label = graph.colocation
+    if rule == "groups":
+        assert grouping is not None
+        label = grouping.group_of
+    elif rule == "single_consumer":
+        label = _join_single_consumers(problem)
+    _, first, label = np.unique(label, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
+    unit_of = rank[label.reshape(-1)]
+    allowed = np.ones((len(first), problem.topology.num_devices), bool)
     np.logical_and.at(allowed, unit_of, problem.allowed)
-    persistent = np.zeros(count, np.int64)
+    persistent = np.zeros(len(first), np.int64)
     np.add.at(persistent, unit_of, graph.persistent_bytes)
     return Units(unit_of, allowed, persistent)
+
+
+def _join_single_consumers(problem: PlacementProblem) -> np.ndarray:
+    """int[N] labels."""
+    graph = problem.graph
+    count = int(graph.colocation.max()) + 1
+    work = problem.device_seconds.min(axis=0) * graph.executed
+    seconds = np.bincount(graph.colocation, weights=work, minlength=count).tolist()
+    most = sum(seconds) * _LARGEST_PART
+    src, dst = data_edges(problem)
+    single = np.bincount(src, minlength=graph.num_ops)[src] == 1
+    single &= (problem.allowed[src] == problem.allowed[dst]).all(axis=1)
+    position = np.empty(graph.num_ops, np.int64)
+    position[graph.topological_order()] = np.arange(graph.num_ops)
+    sets = DisjointSets(count)
+    # Last consumers first: a chain joins its end piece by piece.
+    pairs = np.flatnonzero(single)
+    pairs = pairs[np.argsort(-position[src[pairs]], kind="stable")]
+    a, b = graph.colocation[src[pairs]].tolist(), graph.colocation[dst[pairs]].tolist()
+    for i, j in zip(a, b, strict=True):
+        i, j = sets.find(i), sets.find(j)
+        if i != j and seconds[i] + seconds[j] <= most:
+            root = sets.union(i, j)
+            seconds[root] = seconds[i] + seconds[j]
+    return sets.labels()[graph.colocation]
 
 
 def data_edges(problem: PlacementProblem) -> tuple[np.ndarray, np.ndarray]:

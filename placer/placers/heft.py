@@ -23,31 +23,34 @@ class HeftParameters:
     """Parameters of HEFT."""
 
     coplacement: str = parameter(
-        "single_consumer",
-        "which ops stay together: single_consumer (an op joins the only op that reads it) or "
-        "colocation (only what TensorFlow requires)",
-        choices=coplacement.RULES,
+        "best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES
     )
     insertion: bool = parameter(True, "fill idle slots between ops that are scheduled already")
+    contention: bool = parameter(
+        False, "transfers wait for each other on the links (the paper's do not)"
+    )
 
 
 def _run(search: Search, parameters: HeftParameters) -> None:
     problem = search.problem
-    units = coplacement.make_units(problem, parameters.coplacement)
-    search.evaluate(problem.repair(heft(problem, units, parameters.insertion)), "heft")
+    for units in coplacement.each_units(search, parameters.coplacement):
+        placement = heft(problem, units, parameters.insertion, parameters.contention)
+        search.evaluate(problem.repair(placement), "heft")
 
 
-def heft(problem: PlacementProblem, units: Units, insertion: bool = True) -> np.ndarray:
+def heft(
+    problem: PlacementProblem, units: Units, insertion: bool = True, contention: bool = False
+) -> np.ndarray:
     """int32[N]: Topcuoglu, Hariri and Wu, IEEE TPDS 13(3), 2002, section 4.1.
 
     Ops in order of decreasing upward rank (mean costs over the devices and links) each go to the
-    device that ends them first, in the earliest idle slot that is long enough. Links carry any
-    number of transfers at once and memory has no limit, as in the paper. The rest of a unit
-    follows its first op.
+    device that ends them first, in the earliest idle slot that is long enough. Without
+    `contention` links carry any number of transfers at once, as in the paper. Memory has no limit
+    there. The rest of a unit follows its first op.
     """
     graph = problem.graph
     devices = list(range(problem.topology.num_devices))
-    schedule = ListSchedule(problem, units, devices, contention=False)
+    schedule = ListSchedule(problem, units, devices, contention=contention)
     latency, per_byte = mean_link(problem, devices)
     _, _, tensor = executed_edges(graph)
     # The mean over pairs of devices, equal ones included: those transfer nothing.

@@ -29,10 +29,7 @@ class MetisParameters:
         0.03, "how much the load of a device may exceed its share", least=0.001, most=1.0
     )
     coplacement: str = parameter(
-        "colocation",
-        "which ops stay together: single_consumer (an op joins the only op that reads it) or "
-        "colocation (only what TensorFlow requires)",
-        choices=coplacement.RULES,
+        "best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES
     )
 
 
@@ -49,9 +46,9 @@ def _load() -> Any:
 def _run(search: Search, parameters: MetisParameters) -> None:
     library = _load()
     problem = search.problem
-    units = coplacement.make_units(problem, parameters.coplacement)
-    part = partition(library, problem, units, parameters.imbalance, search.seed)
-    search.evaluate(problem.repair(part[units.unit_of]), NAME)
+    for units in coplacement.each_units(search, parameters.coplacement):
+        part = partition(library, problem, units, parameters.imbalance, search.seed)
+        search.evaluate(problem.repair(part[units.unit_of]), NAME)
 
 
 def partition(

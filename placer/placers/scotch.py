@@ -26,10 +26,7 @@ class ScotchParameters:
         0.05, "how much the load of a device may exceed its share", least=0.0, most=1.0
     )
     coplacement: str = parameter(
-        "colocation",
-        "which ops stay together: single_consumer (an op joins the only op that reads it) or "
-        "colocation (only what TensorFlow requires)",
-        choices=coplacement.RULES,
+        "best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES
     )
 
 
@@ -55,11 +52,11 @@ def _run_mincut(search: Search, parameters: ScotchParameters) -> None:
 def _run(search: Search, parameters: ScotchParameters, devices: list[int], name: str) -> None:
     library = _load(name)
     problem = search.problem
-    units = coplacement.make_units(problem, parameters.coplacement)
-    unit_device = static_mapping(
-        library, problem, units, devices, parameters.imbalance, search.seed
-    )
-    search.evaluate(problem.repair(unit_device[units.unit_of]), name)
+    for units in coplacement.each_units(search, parameters.coplacement):
+        unit_device = static_mapping(
+            library, problem, units, devices, parameters.imbalance, search.seed
+        )
+        search.evaluate(problem.repair(unit_device[units.unit_of]), name)
 
 
 def static_mapping(
