@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import select
 import signal
 import time
@@ -32,6 +33,7 @@ _EXIT_REPORT_SECONDS = 2.0
 # Signals that a program brings upon itself.
 _OWN_SIGNALS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 _CONNECTION_ERRORS = {"UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError"}
+_ERROR_PREFIX = re.compile(r"^(?:From /job:\S+:\s*|\(\d+\)\s*)+")
 _MEMORY_ERRORS = {"ResourceExhaustedError", "MemoryError"}
 
 
@@ -349,7 +351,7 @@ class Runner:
         assert self._driver is not None
         channel = self._driver.channel
         deadline = time.monotonic() + timeout
-        stopped: dict[int, float] = {}
+        stopped: dict[int, tuple[float, float]] = {}
         while True:
             readable, _, _ = select.select([channel, self._tree.control], [], [], _POLL_SECONDS)
             self._tree.collect()
@@ -362,18 +364,28 @@ class Runner:
                     self._raise_error(header, stage)
                 return header, parts
             self._raise_if_ended(stage)
-            for child in self._tree.children:
-                if child.state() not in "Tt":
-                    stopped.pop(child.pid, None)
-                elif time.monotonic() - stopped.setdefault(child.pid, time.monotonic()) > (
-                    _STOPPED_SECONDS
-                ):
-                    raise _Fault(
-                        f"{child.label} was stopped (SIGSTOP) during {stage}",
-                        attempts=2 * self._settings.attempts,
-                    )
+            self._raise_if_stopped(stopped, stage)
             if time.monotonic() > deadline:
                 raise _Fault(f"{stage} took longer than {timeout:.0f} s", attempts=2)
+
+    def _raise_if_stopped(self, since: dict[int, tuple[float, float]], stage: str) -> None:
+        """Raises _Fault if a process has stood still for a while.
+
+        Args:
+          since: process id -> when it was first seen stopped, and its CPU time then; kept up here.
+          stage: what it should have been doing.
+        """
+        now = time.monotonic()
+        for child in self._tree.children:
+            cpu = child.cpu_seconds()
+            # One that is stopped and continued in turns is slow, not stopped.
+            if child.state() not in "Tt" or since.get(child.pid, (now, cpu))[1] != cpu:
+                since.pop(child.pid, None)
+            elif now - since.setdefault(child.pid, (now, cpu))[0] > _STOPPED_SECONDS:
+                raise _Fault(
+                    f"{child.label} was stopped (SIGSTOP) during {stage}",
+                    attempts=2 * self._settings.attempts,
+                )
 
     def _raise_if_ended(self, stage: str) -> None:
         ended = [c for c in self._tree.children if c.exit_reason is not None]
@@ -407,8 +419,7 @@ class Runner:
 
     def _raise_error(self, header: dict[str, Any], stage: str) -> None:
         kind, text = header["error"], header["message"]
-        first = next((line.strip() for line in text.splitlines() if line.strip()), kind)
-        reason = f"{kind} during {stage}: {first}"
+        reason = f"{kind} during {stage}: {_telling_line(text) or kind}"
         if kind in _CONNECTION_ERRORS or (kind == "InternalError" and "RPC" in text):
             if self._workers:
                 with contextlib.suppress(_Fault):
@@ -417,8 +428,10 @@ class Runner:
                 self._raise_if_ended(stage)
             raise _Fault(reason, attempts=2)
         if kind in _MEMORY_ERRORS or "bad_alloc" in text:
-            outside = self._limit_changed()
-            raise _Fault(reason, attempts=2 * self._settings.attempts if outside else 2)
+            attempts = 1 if self._settings.worker_address_space_bytes else 2
+            if self._limit_changed():
+                attempts = 2 * self._settings.attempts
+            raise _Fault(f"out of memory: {reason}", attempts)
         raise _Fault(reason, attempts=1, restart=False)
 
     def _run_canary(self, timeout: float) -> np.ndarray:
@@ -438,6 +451,16 @@ class Runner:
             return None
         label = self._workers[worst].label if self._workers else self.session_devices[worst]
         return f"{label} ran {slowdown[worst]:.1f} times slower than it can"
+
+
+def _telling_line(text: str) -> str:
+    """The first line of a TensorFlow error that says more than where it comes from."""
+    for line in text.splitlines():
+        line = line.strip()
+        line = _ERROR_PREFIX.sub("", line)
+        if line and not line.endswith("root error(s) found."):
+            return line[:500]
+    return ""
 
 
 def _tensor_bytes(value: np.ndarray) -> bytes:

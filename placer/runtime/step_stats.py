@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _TRANSFER = re.compile(
     r"\[\d+B\] (?:\[\S+\] )?(?:edge_\d+_)?(?P<tensor>\S+) from (?P<source>\S+) to (?P<target>\S+)"
 )
-_OP_TYPE = re.compile(r"= (\w+)\(")
+# The CPU's oneDNN kernels go by names of their own: _MklMatMul is MatMul.
+_OP_TYPE = re.compile(r"= (?:_Mkl)?(\w+)\(")
 
 
 class MisplacedOp(NamedTuple):
@@ -238,7 +239,7 @@ def chrome_trace(metadata: config_pb2.RunMetadata) -> dict[str, Any]:
         {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
         for name, pid in number.items()
     ]
-    lanes = _Lanes()
+    lanes = Lanes()
     for row in ops.itertuples():
         events.append(
             {
@@ -272,7 +273,7 @@ def chrome_trace(metadata: config_pb2.RunMetadata) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-class _Lanes:
+class Lanes:
     """Puts overlapping intervals on different lanes."""
 
     def __init__(self) -> None:
