@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 NATIVE = "placer/native"
+PLUGIN = "libplacer_plugin"
 COMPILE_FLAGS = ["-std=c++17", "-O3", "-fvisibility=hidden", "-pthread", "-Wall"]
 
 
@@ -61,6 +63,22 @@ class BuildNative(build_ext):
                 flags.remove("-Wstrict-prototypes")
         super().build_extensions()
 
+    def get_ext_filename(self, ext_name: str) -> str:
+        # TensorFlow loads the plugin, not Python: a plain name, without the interpreter's tag.
+        if ext_name.rpartition(".")[2] == PLUGIN:
+            return str(Path(*ext_name.split("."))) + ".so"
+        return super().get_ext_filename(ext_name)
+
+
+def tensorflow_include() -> str:
+    """The folder of TensorFlow's C headers, found without importing TensorFlow."""
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit(
+            "setup.py: the plugin needs TensorFlow's headers; pip install tensorflow and try again."
+        )
+    return str(Path(spec.submodule_search_locations[0]) / "include")
+
 
 def native_extensions() -> list[Extension]:
     import pybind11
@@ -78,6 +96,21 @@ def native_extensions() -> list[Extension]:
             language="c++",
             extra_compile_args=COMPILE_FLAGS,
             extra_link_args=["-pthread"],
+        ),
+        # Nothing of TensorFlow is linked: see placer/native/plugin/tensorflow_api.h.
+        Extension(
+            f"placer.plugin.{PLUGIN}",
+            sources=sorted(
+                str(p.relative_to(ROOT)) for p in (ROOT / NATIVE / "plugin").glob("*.cc")
+            ),
+            depends=sorted(
+                str(p.relative_to(ROOT)) for p in (ROOT / NATIVE / "plugin").glob("*.h")
+            ),
+            include_dirs=[str(ROOT), tensorflow_include()],
+            language="c++",
+            # Without debug symbols: `placer plugin install` copies it.
+            extra_compile_args=[*COMPILE_FLAGS, "-g0"],
+            extra_link_args=["-pthread", "-ldl"],
         ),
         # Preloaded into workers, never imported: see placer/runtime/worker.py.
         Extension(

@@ -1,0 +1,64 @@
+"""Creating variables where a placement wants them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+_REF_OPS = ("VariableV2", "Variable", "TemporaryVariable")
+
+
+@contextlib.contextmanager
+def variable_scope(placement: Mapping[str, str]) -> Iterator[None]:
+    """A context in which variables are created on the devices that `placement` names.
+
+    The device of a variable is fixed when it is created, and every op that takes it must follow;
+    the plugin therefore moves neither. In this scope tf.Variable and Keras variables are created
+    by their full name ("dense/kernel"). Within a tf.Graph, ops that create a variable, table,
+    queue or iterator get their device by op name, tf.import_graph_def included.
+
+    Variables that the placement does not name are created as without the scope, and a device that
+    the program asks for within it wins.
+
+    Args:
+      placement: op name -> device name.
+    """
+    import tensorflow as tf
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            return next_creator(**kwargs)
+        device = _lookup(placement, tf.get_current_name_scope(), kwargs.get("name"))
+        if device is None:
+            return next_creator(**kwargs)
+        with tf.device(device):
+            return next_creator(**kwargs)
+
+    def device_of(op: Any) -> str:
+        if op.device or not _creates_resource(op):
+            return op.device
+        return placement.get(op.name, "")
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tf.variable_creator_scope(creator))
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            stack.enter_context(tf.compat.v1.device(device_of))
+        yield
+
+
+def _lookup(placement: Mapping[str, str], scope: str, name: str | None) -> str | None:
+    full = "/".join(part for part in (scope, (name or "Variable").partition(":")[0]) if part)
+    return placement.get(full)
+
+
+def _creates_resource(op: Any) -> bool:
+    import tensorflow as tf
+
+    if op.type in _REF_OPS:
+        return True
+    return (
+        not op.inputs
+        and op.op_def.is_stateful
+        and any(output.dtype == tf.resource for output in op.outputs)
+    )
