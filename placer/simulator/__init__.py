@@ -57,7 +57,7 @@ The step time is the time of the last event (0 if no op is executed).
 
 from placer.simulator.inputs import SimulatorInputs
 from placer.simulator.moves import MoveEvaluation, MoveEvaluator
-from placer.simulator.simulator import Evaluation, Simulator
+from placer.simulator.simulator import Evaluation, LowerBound, Simulator
 from placer.simulator.trace import (
     LiveTensor,
     MemoryCurve,
@@ -72,6 +72,7 @@ from placer.simulator.trace import (
 __all__ = [
     "Evaluation",
     "LiveTensor",
+    "LowerBound",
     "MemoryCurve",
     "MoveEvaluation",
     "MoveEvaluator",

@@ -13,7 +13,7 @@ from placer.simulator.inputs import SimulatorInputs, as_array, default_threads
 from placer.simulator.moves import MoveEvaluator
 from placer.simulator.trace import Trace
 
-__all__ = ["Evaluation", "Simulator"]
+__all__ = ["Evaluation", "LowerBound", "Simulator"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +37,38 @@ class Evaluation:
     busy_seconds: npt.NDArray[np.float64]
     transfer_seconds: npt.NDArray[np.float64]
     transfer_bytes: npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class LowerBound:
+    """A step time that no placement beats; transfers count as free.
+
+    Attributes:
+      critical_path_seconds: the longest chain of ops, each on the fastest device it may use.
+      work_seconds: all work split over the devices in the best way, even within an op (a dual
+        bound of the fractional assignment problem).
+      window_seconds: the most of head + tail + work bound of the ops that cannot start before
+        `head` and leave at least `tail` to do after them.
+      colocation_seconds: the colocation group that takes longest on the device that suits it best.
+      memory_problem: why no placement fits into memory, as far as sizes that every placement has
+        to hold tell; None if they do not.
+    """
+
+    critical_path_seconds: float
+    work_seconds: float
+    window_seconds: float
+    colocation_seconds: float
+    memory_problem: str | None
+
+    @property
+    def step_seconds(self) -> float:
+        """The greatest of the bounds."""
+        return max(
+            self.critical_path_seconds,
+            self.work_seconds,
+            self.window_seconds,
+            self.colocation_seconds,
+        )
 
 
 class Simulator:
@@ -112,6 +144,25 @@ class Simulator:
         record = self._native.simulate(rows, groups)
         devices = rows[0] if groups is None else rows[0][groups]
         return Trace.from_record(record, self._inputs, devices)
+
+    def lower_bound(
+        self,
+        allowed: npt.ArrayLike | None = None,
+        colocation: npt.ArrayLike | None = None,
+    ) -> LowerBound:
+        """A step time that no placement within the constraints beats.
+
+        Args:
+          allowed: bool[N, D], devices that each op may use; by default all.
+          colocation: int[N], ops of equal non-negative number share a device; by default none do.
+
+        Raises:
+          ValueError: if an op, with those colocated with it, may use no device.
+        """
+        mask = None if allowed is None else as_array("allowed", allowed, np.bool_)
+        groups = None if colocation is None else as_array("colocation", colocation, np.int32)
+        *seconds, problem = self._native.lower_bound(mask, groups)
+        return LowerBound(*seconds, memory_problem=problem or None)
 
     def moves_from(
         self, placement: npt.ArrayLike, group_of: npt.ArrayLike | None = None

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "batch.h"
+#include "bounds.h"
 #include "engine.h"
 #include "model.h"
 #include "moves.h"
@@ -140,6 +141,23 @@ class Simulator {
     }
     if (!finished) throw py::error_already_set();
     return py::make_tuple(step, feasible, peak, busy, seconds, bytes);
+  }
+
+  py::tuple LowerBoundOf(const py::object& allowed, const py::object& colocation) {
+    const int64_t n = model_->num_all_ops, d = model_->num_devices;
+    Array<bool> mask;
+    Array<int32_t> groups;
+    if (!allowed.is_none()) mask = CheckedArray<bool>(allowed, "allowed", {n, d});
+    if (!colocation.is_none()) groups = CheckedArray<int32_t>(colocation, "colocation", {n});
+    const bool* mask_data = allowed.is_none() ? nullptr : mask.data();
+    const int32_t* group_data = colocation.is_none() ? nullptr : groups.data();
+    LowerBound bound;
+    {
+      const py::gil_scoped_release release;
+      bound = ComputeLowerBound(*model_, mask_data, group_data);
+    }
+    return py::make_tuple(bound.critical_path_seconds, bound.work_seconds, bound.window_seconds,
+                          bound.colocation_seconds, bound.memory_problem);
   }
 
   // Evaluates candidates that differ from one placement in a few slots.
@@ -292,6 +310,8 @@ PYBIND11_MODULE(_native, m) {
       .def(py::init<const py::object&>())
       .def("evaluate", &placer::Simulator::Evaluate, py::arg("placements"), py::arg("group_of"),
            py::arg("cutoff"), py::arg("threads"))
+      .def("lower_bound", &placer::Simulator::LowerBoundOf, py::arg("allowed"),
+           py::arg("colocation"))
       .def("move_base", &placer::Simulator::BuildBase, py::arg("placement"), py::arg("group_of"))
       .def("evaluate_moves", &placer::Simulator::EvaluateMoves, py::arg("base"),
            py::arg("move_ptr"), py::arg("move_slots"), py::arg("move_devices"),
