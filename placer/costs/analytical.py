@@ -108,7 +108,6 @@ class _Context:
     given: Mapping[str, float]
     loops: dict[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
     bodies: dict[tuple, _BodyCosts | None] = dataclasses.field(default_factory=dict)
-    running: list[str] = dataclasses.field(default_factory=list)
 
     def trips(self, loop: str, found: tuple[float, str]) -> float:
         """Records and returns a loop's trip count, the caller's before what was found."""
@@ -191,8 +190,8 @@ def _cost_call(
 ) -> tuple[np.ndarray, int, bool] | None:
     """seconds[K], temporary bytes and whether estimated, of an op that runs functions.
 
-    None where a body cannot be costed: a function that calls itself, or one that does not fit
-    its call. The op's own estimate stands then.
+    None where a body cannot be costed: it does not fit the call, or none of its shapes is known.
+    The op's own estimate stands then.
     """
     node = nodes[op]
     arguments = functions.call_arguments(graph, nodes, op)
@@ -234,16 +233,11 @@ def _cost_call(
 def _body(name: str, arguments: list[functions.Argument], context: _Context) -> _BodyCosts | None:
     """Costs of one run of a function; None if it cannot be costed."""
     key = (name, *arguments)
-    if name in context.running:
-        return None
     if key not in context.bodies:
-        context.running.append(name)
         try:
             context.bodies[key] = _cost_body(name, arguments, context)
         except PlacerError:
             context.bodies[key] = None
-        finally:
-            context.running.pop()
     return context.bodies[key]
 
 

@@ -181,8 +181,9 @@ def estimate_work(
       measured: bool[N]; Grappler counted the op.
     """
     sizes = estimate_sizes(graph)
-    type_known = np.array([t in KNOWN_OPS for t in graph.op_types], bool)[graph.op_type]
     minimum_types = MINIMUM_OPS | _PASSING_OPS
+    known_types = KNOWN_OPS | _PASSING_OPS
+    type_known = np.array([t in known_types for t in graph.op_types], bool)[graph.op_type]
     minimum = np.array([t in minimum_types for t in graph.op_types], bool)[graph.op_type]
     free = np.array([t in FREE_OPS for t in graph.op_types], bool)[graph.op_type]
     dimension = np.ones(graph.num_ops)

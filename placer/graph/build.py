@@ -7,13 +7,21 @@ from collections.abc import Sequence
 
 import numpy as np
 from google.protobuf import text_format
-from tensorflow.core.framework import graph_pb2, node_def_pb2, op_def_pb2, types_pb2
+from tensorflow.core.framework import (
+    graph_pb2,
+    node_def_pb2,
+    op_def_pb2,
+    tensor_shape_pb2,
+    types_pb2,
+)
 
 from placer.errors import PlacerError
 from placer.graph.colocation import colocation_groups, frame_paths
 from placer.graph.fingerprint import fingerprint
 from placer.graph.kernels import kernel_types, op_def
+from placer.graph.loop_shapes import has_frames, loop_shapes
 from placer.graph.op_graph import MAX_RANK, OpGraph, topological_order
+from placer.graph.recursion import check_recursion
 from placer.graph.source import GraphSource, op_name
 
 # Ops whose output is the buffer of an input (tensorflow/core/kernels: they call
@@ -86,6 +94,7 @@ def build_op_graph(source: GraphSource) -> OpGraph:
     if order.size < n:
         _report_cycle(source, names, src, dst, order)
 
+    check_recursion(source)
     shapes = _infer_shapes(source)
     shape, rank, known = _shape_arrays(shapes, names, out_ptr)
     elements = np.where(shape < 0, 1, np.where(_within_rank(rank), shape, 1)).prod(axis=1)
@@ -362,11 +371,24 @@ def _infer_shapes(source: GraphSource) -> dict[str, Sequence]:
             f"{source.origin} is refused by TensorFlow: {lines[0] if lines else error!r}"
         ) from None
     shaped = graph.as_graph_def(add_shapes=True)
-    return {
+    shapes: dict[str, Sequence] = {
         node.name: node.attr["_output_shapes"].list.shape
         for node in shaped.node
         if "_output_shapes" in node.attr
     }
+    if has_frames(source.graph_def):
+        for name, found in loop_shapes(source).items():
+            known = shapes.get(name, ())
+            if len(known) == len(found):
+                shapes[name] = [
+                    f if _is_unknown(k) and not _is_unknown(f) else k
+                    for k, f in zip(known, found, strict=True)
+                ]
+    return shapes
+
+
+def _is_unknown(shape: tensor_shape_pb2.TensorShapeProto) -> bool:
+    return shape.unknown_rank or any(d.size < 0 for d in shape.dim)
 
 
 def _shape_arrays(
