@@ -39,7 +39,8 @@ class Case:
       prepared: the graph, read and costed.
       grouping: its op groups.
       simulator: of its step time.
-      lower_bound: seconds that no placement's simulated step can go below.
+      lower_bound: seconds that no placement's simulated step can go below, proved.
+      gpu_bound: see `gpu_bound_seconds`.
       seconds: time that reading, costing and grouping took; building the model is not part of it.
     """
 
@@ -51,6 +52,7 @@ class Case:
     grouping: Grouping
     simulator: Simulator
     lower_bound: float
+    gpu_bound: float
     seconds: float
 
     @property
@@ -80,27 +82,16 @@ class Found:
     failure: str = ""
 
 
-def lower_bound(problem: PlacementProblem) -> float:
-    """Seconds: the longest path, or the work shared by all accelerators, whichever is longer.
+def gpu_bound_seconds(problem: PlacementProblem, critical_path_seconds: float) -> float:
+    """Seconds: the critical path, or all work shared evenly by the accelerators if that is longer.
 
-    Each op counts with its time on the fastest device that it may use.
+    What a placement that leaves the CPU alone cannot go below, and the usual yardstick.
     """
-    graph = problem.graph
-    seconds = np.where(problem.allowed.T, problem.device_seconds, np.inf).min(axis=0)
-    seconds = seconds * graph.executed
-    src = np.concatenate([graph.edge_src, graph.control_src])
-    dst = np.concatenate([graph.edge_dst, graph.control_dst])
-    keep = graph.executed[src] & graph.executed[dst]
-    src, dst = src[keep], dst[keep]
-    position = np.empty(graph.num_ops, np.int64)
-    position[graph.topological_order()] = np.arange(graph.num_ops)
-    finish = seconds.tolist()
-    own = list(finish)
-    for i in np.argsort(position[dst], kind="stable").tolist():
-        s, d = int(src[i]), int(dst[i])
-        finish[d] = max(finish[d], finish[s] + own[d])
-    work = float(seconds.sum()) / len(problem.topology.accelerators)
-    return max(max(finish), work)
+    accelerators = list(problem.topology.accelerators)
+    seconds = np.where(problem.allowed.T, problem.device_seconds, np.inf)
+    best = seconds[accelerators].min(axis=0)
+    best = np.where(np.isfinite(best), best, 0.0) * problem.graph.executed
+    return max(critical_path_seconds, float(best.sum()) / len(accelerators))
 
 
 @functools.cache
@@ -135,8 +126,10 @@ def load_case(row: str, max_groups: int = MAX_GROUPS) -> Case:
     graph = training_graph(model, size)
     start = time.perf_counter()
     prepared = prepare(graph, None, devices)
-    grouping = group_ops(prepared.problem, max_groups)
-    simulator = build_simulator(prepared.problem)
+    problem = prepared.problem
+    grouping = group_ops(problem, max_groups)
+    simulator = build_simulator(problem)
+    bound = simulator.lower_bound(problem.allowed, problem.graph.colocation)
     return Case(
         row,
         model,
@@ -145,7 +138,8 @@ def load_case(row: str, max_groups: int = MAX_GROUPS) -> Case:
         prepared,
         grouping,
         simulator,
-        lower_bound(prepared.problem),
+        bound.step_seconds,
+        gpu_bound_seconds(problem, bound.critical_path_seconds),
         time.perf_counter() - start,
     )
 

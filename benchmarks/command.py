@@ -9,18 +9,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
 from absl import flags
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.experiment import Experiment, Outcome
 from benchmarks.results import write_outcome
 from placer.errors import PlacerError
+from placer.report import print_frame
 
 # Name -> summary; each is a module of this package that defines EXPERIMENT.
 EXPERIMENTS = {
+    "table": "the paper's table, with the paper's own speed-ups beside ours",
     "quality": "methods on six rows with equal time: step time, ÷ lower bound, anytime figure",
+    "peers": "every placer with equal time, all models, 2, 4 and 8 GPUs",
+    "learning": "search curves of the policies and other searches, several seeds with bands",
+    "explain": "one placement against Expert: pictures, time by device, critical path",
+    "agreement": "the simulator against Grappler's own, with free transfers",
 }
 OUTPUT = "benchmark-results"
 USAGE_ERROR = 2
@@ -87,24 +90,6 @@ def run_experiment(
     files = write_outcome(output, experiment.name, command, settings, outcome, seconds)
     print(f"{format_duration(seconds)}; results in {files[0]} and {len(files) - 1} other files")
     return outcome
-
-
-def print_frame(frame: pd.DataFrame, title: str) -> None:
-    """Prints a frame as a table; text as it is, numbers to four digits."""
-    table = Table(title=title, title_justify="left")
-    for column in frame.columns:
-        numeric = pd.api.types.is_numeric_dtype(frame[column])
-        table.add_column(str(column), justify="right" if numeric else "left")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(_cell(value) for value in row))
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return "-" if value != value else f"{value:.4g}"
-    return str(value)
 
 
 def format_duration(seconds: float) -> str:

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 
-import numpy as np
 import pandas as pd
 
-from benchmarks.cases import (
-    SIX_ROWS,
-    Case,
-    Found,
-    best_at,
-    load_case,
-    parse_method,
-    parse_row,
-    search_case,
-    seconds_to_within,
+from benchmarks.cases import SIX_ROWS, parse_method
+from benchmarks.contest import (
+    CONSTRUCTIVE,
+    EARLY_SECONDS,
+    PAPER_POLICY,
+    bounds,
+    geometric_means,
+    run_contest,
+    searching_seconds,
+    shown_means,
+    summary,
 )
 from benchmarks.experiment import Experiment, Outcome, setting
-from placer.methods import get_method
+from benchmarks.plots import anytime
 from placer.search import Budget
-
-# "Soon" in the anytime column.
-EARLY_SECONDS = 5.0
-# Placers that propose a few placements and are done; "auto" must be no worse than the best of
-# them after EARLY_SECONDS.
-CONSTRUCTIVE = (
-    "single_gpu",
-    "expert",
-    "scotch",
-    "mincut",
-    "metis",
-    "m_topo",
-    "m_etf",
-    "m_sct",
-    "heft",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +31,7 @@ class Settings:
         (
             "auto",
             "policy",
-            "policy[preset=icml2017]",
+            PAPER_POLICY,
             "annealing",
             "cross_entropy",
             "hdp",
@@ -68,139 +51,19 @@ class Settings:
 
 def run(settings: Settings) -> Outcome:
     """Runs every method on every row with every seed."""
-    check_names(settings.methods, settings.rows)
-    records, histories = [], []
-    for row in settings.rows:
-        case = load_case(row, settings.max_groups)
-        for method in settings.methods:
-            for seed in settings.seeds:
-                limit = Budget(settings.budget, settings.evaluations or float("inf"))
-                found = search_case(case, method, limit, seed)
-                records.append(record(case, found, seed))
-                print(_progress_line(records[-1]), file=sys.stderr, flush=True)
-                if found.search is not None:
-                    history = found.search.history()
-                    histories.append(history.assign(row=row, method=method, seed=seed))
-                if found.search is None or not uses_seed(method):
-                    break
-    frame = pd.DataFrame(records)
-    history = pd.concat(histories, ignore_index=True) if histories else pd.DataFrame()
+    budget = Budget(settings.budget, settings.evaluations or float("inf"))
+    frame, history = run_contest(
+        settings.methods, settings.rows, settings.seeds, budget, settings.max_groups
+    )
     means = geometric_means(frame)
+    figures = {}
+    if len(history):
+        figures["anytime"] = anytime(history, bounds(frame), settings.budget)
     return Outcome(
         tables={"runs": frame, "means": means, "history": history},
-        shown={"runs": summary(frame), "means": _shown_means(means)},
+        shown={"runs": summary(frame), "means": shown_means(means)},
         notes=tuple(_verdicts(frame, means)),
-        figures=_figures(frame, history, settings),
-    )
-
-
-def check_names(methods: tuple[str, ...], rows: tuple[str, ...]) -> None:
-    """Raises PlacerError for a bad method or row before anything is run."""
-    from benchmarks.models import MODELS
-    from placer.devices import parse
-    from placer.errors import PlacerError
-
-    for method in methods:
-        get_method(*parse_method(method))
-    for row in rows:
-        model, _, devices = parse_row(row)
-        if model not in MODELS:
-            raise PlacerError(f"row {row!r}: no model {model!r}; models are {', '.join(MODELS)}")
-        parse(devices)
-
-
-def uses_seed(method: str) -> bool:
-    """Whether another seed may give another placement; constructive placers run once."""
-    return parse_method(method)[0] not in (*CONSTRUCTIVE, "single_cpu")
-
-
-def record(case: Case, found: Found, seed: int) -> dict[str, object]:
-    """One run as a row of the frame; seconds, GiB."""
-    search = found.search
-    return {
-        "row": case.name,
-        "method": found.method,
-        "seed": seed,
-        "step_seconds": found.step_seconds,
-        "over_bound": found.step_seconds / case.lower_bound,
-        "peak_gib": found.peak_bytes.max() / 2**30,
-        "seconds_to_5_percent": seconds_to_within(search) if search else np.nan,
-        "step_seconds_at_5_s": best_at(search, EARLY_SECONDS) if search else np.nan,
-        "search_seconds": search.elapsed if search else np.nan,
-        "evaluations": search.evaluations if search else 0,
-        "evaluations_per_second": search.evaluations / max(search.elapsed, 1e-9)
-        if search
-        else np.nan,
-        "lower_bound_seconds": case.lower_bound,
-        "prepare_seconds": case.seconds,
-        "failure": found.failure,
-    }
-
-
-def _progress_line(row: dict) -> str:
-    return (
-        f"{row['row']:>15} {row['method']:<24} seed {row['seed']}  "
-        f"{row['step_seconds']:.4f} s  {row['over_bound']:.3f} x bound  "
-        f"{row['evaluations']} placements in {row['search_seconds']:.1f} s {row['failure']}"
-    )
-
-
-def summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """Medians over seeds, one line a row and method, as the terminal shows them."""
-    lines = []
-    for (row, method), runs in frame.groupby(["row", "method"], sort=False):
-        fits = np.isfinite(runs.step_seconds).all()
-        spread = ""
-        if len(runs) > 1 and fits:
-            spread = f"{runs.over_bound.min():.3f}–{runs.over_bound.max():.3f}"
-        lines.append(
-            {
-                "row": row,
-                "method": method,
-                "step s": f"{runs.step_seconds.median():.4f}"
-                if fits
-                else str(runs.failure.iloc[0])[:60],
-                "÷ bound": f"{runs.over_bound.median():.3f}" if fits else "-",
-                "seeds": spread,
-                "peak GiB": f"{runs.peak_gib.max():.2f}",
-                "to 5 % s": f"{runs.seconds_to_5_percent.median():.1f}",
-                "at 5 s": f"{runs.step_seconds_at_5_s.median():.4f}",
-                "placements": f"{runs.evaluations.median():.0f}",
-                "a second": f"{runs.evaluations_per_second.median():.0f}",
-            }
-        )
-    return pd.DataFrame(lines)
-
-
-def geometric_means(frame: pd.DataFrame) -> pd.DataFrame:
-    """Per method: geometric mean over rows of the mean ratio to the lower bound over seeds.
-
-    Rows where a seed ended without a placement that fits are left out and counted.
-    """
-    ratios = frame.groupby(["method", "row"], sort=False).over_bound.mean().reset_index()
-    lines = []
-    for method, runs in ratios.groupby("method", sort=False):
-        fits = np.isfinite(runs.over_bound)
-        mean = float(np.exp(np.log(runs.over_bound[fits]).mean())) if fits.any() else np.inf
-        lines.append(
-            {
-                "method": method,
-                "geometric_mean": mean,
-                "rows": int(fits.sum()),
-                "rows_without": int((~fits).sum()),
-            }
-        )
-    return pd.DataFrame(lines).sort_values(["rows_without", "geometric_mean"])
-
-
-def _shown_means(means: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "method": means.method,
-            "geometric mean ÷ bound": means.geometric_mean.map("{:.3f}".format),
-            "rows": means.rows.astype(str),
-            "rows where nothing fits": means.rows_without.astype(str),
-        }
+        figures=figures,
     )
 
 
@@ -226,18 +89,10 @@ def _verdicts(frame: pd.DataFrame, means: pd.DataFrame) -> list[str]:
         )
     mean = means.set_index("method").loc["auto"]
     notes.append(
-        f"geometric mean of auto over {mean.rows:.0f} rows: {mean.geometric_mean:.3f} x bound"
+        f"geometric mean of auto over {mean.rows:.0f} rows: {mean.geometric_mean:.3f} x bound, "
+        f"{mean.gpu_geometric_mean:.3f} x GPU bound (critical path, or work ÷ GPUs)"
     )
     return notes
-
-
-def _figures(frame: pd.DataFrame, history: pd.DataFrame, settings: Settings) -> dict:
-    from benchmarks.plots import anytime
-
-    if history.empty:
-        return {}
-    bounds = frame.groupby("row").lower_bound_seconds.first().to_dict()
-    return {"anytime": anytime(history, bounds, settings.budget)}
 
 
 EXPERIMENT = Experiment(
@@ -250,12 +105,6 @@ EXPERIMENT = Experiment(
         budget=1.0,
         seeds=(0,),
     ),
-    expected_seconds=lambda s: (
-        60
-        + s.budget
-        * len(s.rows)
-        * len(s.seeds)
-        * sum(parse_method(m)[0] not in CONSTRUCTIVE for m in s.methods)
-    ),
+    expected_seconds=lambda s: searching_seconds(s.methods, s.rows, s.seeds, s.budget),
     run=run,
 )
