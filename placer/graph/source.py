@@ -169,6 +169,7 @@ def _read_function(function: Any) -> GraphSource:
     graph_def = graph.as_graph_def()
     nodes = {n.name: n for n in graph_def.node}
     values: dict[str, np.ndarray] = {}
+    new_names: dict[str, str] = {}
     variables = {id(v.handle): v for v in graph.variables}
     for outer, inner in graph.captures:
         node = nodes[inner.op.name]
@@ -181,7 +182,12 @@ def _read_function(function: Any) -> GraphSource:
                     "variable; pass a tf.Graph or MetaGraphDef that creates it"
                 )
             shape, dtype = variable.shape, variable.dtype
-            values[node.name] = variable.numpy()
+            name = variable.name.partition(":")[0]
+            while name in nodes or name in values:
+                name += "_"
+            new_names[node.name] = name
+            node.name = name
+            values[name] = variable.numpy()
             node.op = "VarHandleOp"
             for key in list(node.attr):
                 del node.attr[key]
@@ -195,6 +201,11 @@ def _read_function(function: Any) -> GraphSource:
                 del node.attr[key]
             node.attr["dtype"].type = inner.dtype.as_datatype_enum
             node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    for node in graph_def.node:
+        for i, name in enumerate(node.input):
+            tensor = name.partition(":")[0].lstrip("^")
+            if tensor in new_names:
+                node.input[i] = name.replace(tensor, new_names[tensor], 1)
     meta = meta_graph_pb2.MetaGraphDef()
     meta.graph_def.CopyFrom(graph_def)
     signature = meta.signature_def["serving_default"]

@@ -39,12 +39,12 @@ def activate(
     *,
     graph: Any = None,
     mode: Mode = "stored",
-    move_resources: bool = False,
     time_limit: float = 0.2,
 ) -> Activation:
     """Has the plugin place the graphs that TensorFlow optimizes from now on; loads it if need be.
 
-    Graphs that TensorFlow has optimized before keep their devices: a session optimizes a graph at
+    Variables and other resources stay where they were created, see `variable_scope`, and ops that
+    take them stay with them. Graphs that TensorFlow has optimized before keep their devices: a session optimizes a graph at
     the first run of given feeds and fetches, a tf.function at the first call of a signature.
 
     Args:
@@ -55,10 +55,6 @@ def activate(
         runtime graph is recognised by its edges too; without, by names and op types.
       mode: "stored" applies `placement`; "heuristic" also places graphs that no placement
         matches, by a quick estimate on the devices of their session.
-      move_resources: also move variables. Only for sessions that are under the plugin for their
-        whole life and optimize even the smallest graphs (RewriterConfig.min_graph_nodes = -1):
-        a variable that one run puts elsewhere than another is a variable lost. Without it
-        variables stay where they were created, see `variable_scope`.
       time_limit: seconds that the heuristic may take for one graph.
 
     Raises:
@@ -82,9 +78,7 @@ def activate(
         for where, proto in protos:
             data = proto.SerializeToString()
             error = ctypes.create_string_buffer(_ERROR_BYTES)
-            number = plugin.placer_plugin_activate(
-                data, len(data), move_resources, error, _ERROR_BYTES
-            )
+            number = plugin.placer_plugin_activate(data, len(data), error, _ERROR_BYTES)
             if number == 0:
                 raise PlacerError(f"{where}: {error.value.decode(errors='replace')}")
             ids.append(number)

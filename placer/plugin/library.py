@@ -67,7 +67,6 @@ def open_library(path: Path) -> ctypes.CDLL:
     library.placer_plugin_activate.argtypes = [
         ctypes.c_char_p,
         c_size,
-        ctypes.c_int32,
         ctypes.c_char_p,
         c_size,
     ]

@@ -15,8 +15,9 @@ def variable_scope(placement: Mapping[str, str]) -> Iterator[None]:
 
     The device of a variable is fixed when it is created, and every op that takes it must follow;
     the plugin therefore moves neither. In this scope tf.Variable and Keras variables are created
-    by their full name ("dense/kernel"). Within a tf.Graph, ops that create a variable, table,
-    queue or iterator get their device by op name, tf.import_graph_def included.
+    by their full name ("dense/kernel"). Entered within a tf.Graph or a function under
+    construction, it also covers every other op that creates a variable, table, queue or iterator,
+    by op name, tf.import_graph_def included.
 
     Variables that the placement does not name are created as without the scope, and a device that
     the program asks for within it wins.
@@ -27,8 +28,6 @@ def variable_scope(placement: Mapping[str, str]) -> Iterator[None]:
     import tensorflow as tf
 
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        if not tf.compat.v1.executing_eagerly_outside_functions():
-            return next_creator(**kwargs)
         device = _lookup(placement, tf.get_current_name_scope(), kwargs.get("name"))
         if device is None:
             return next_creator(**kwargs)
@@ -42,7 +41,7 @@ def variable_scope(placement: Mapping[str, str]) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(tf.variable_creator_scope(creator))
-        if not tf.compat.v1.executing_eagerly_outside_functions():
+        if not tf.executing_eagerly():
             stack.enter_context(tf.compat.v1.device(device_of))
         yield
 

@@ -43,12 +43,6 @@ const std::unordered_set<std::string_view>& ProcessOps() {
   return *ops;
 }
 
-const std::unordered_set<std::string_view>& VariableOps() {
-  static const auto* const ops =
-      new std::unordered_set<std::string_view>{"VarHandleOp", "VariableV2", "Variable"};
-  return *ops;
-}
-
 // Stateful only in its random number generator, which moves with it.
 bool IsRandomOp(std::string_view op) {
   return !EndsWith(op, "Dataset") && (StartsWith(op, "Random") || op == "TruncatedNormal" ||
@@ -158,19 +152,15 @@ void JoinColocated(const GraphView& graph, UnionFind* joined) {
   }
 }
 
-Reason PinReason(const GraphView& graph, const OpRegistry& ops, int32_t i, bool takes_handle,
-                 bool moves_resources) {
+Reason PinReason(const GraphView& graph, const OpRegistry& ops, int32_t i, bool takes_handle) {
   const NodeView& node = graph.nodes[i];
   if (BoundaryOps().count(node.op) > 0) return Reason::kBoundary;
-  if (CallOps().count(node.op) > 0 || graph.functions.count(node.op) > 0) {
+  if (CallsFunction(node.op) || graph.functions.count(node.op) > 0) {
     return Reason::kFunctionCall;
   }
   if (ProcessOps().count(node.op) > 0) return Reason::kStateful;
   const OpDef* op = ops.Find(node.op);
   if (op == nullptr) return Reason::kStateful;
-  if (VariableOps().count(node.op) > 0) {
-    return moves_resources ? Reason::kNone : Reason::kResource;
-  }
   if (!op->is_stateful || IsRandomOp(node.op)) return Reason::kNone;
   // A stateful op that takes a handle goes where the handle is; its unit says where.
   if (takes_handle) return Reason::kNone;
@@ -201,7 +191,9 @@ const char* ReasonName(Reason reason) {
   return "";
 }
 
-Units FindUnits(const GraphView& graph, const OpRegistry& ops, bool moves_resources) {
+bool CallsFunction(std::string_view op) { return CallOps().count(op) > 0; }
+
+Units FindUnits(const GraphView& graph, const OpRegistry& ops) {
   const int32_t n = graph.size();
   UnionFind joined(n);
   std::vector<char> takes_handle(n, 0);
@@ -242,7 +234,7 @@ Units FindUnits(const GraphView& graph, const OpRegistry& ops, bool moves_resour
   for (const int32_t i : units.order) ordered[i] = 1;
   for (int32_t i = 0; i < n; ++i) {
     Reason& pinned = units.pinned[units.unit_of_node[i]];
-    Reason reason = ordered[i] ? PinReason(graph, ops, i, takes_handle[i], moves_resources)
+    Reason reason = ordered[i] ? PinReason(graph, ops, i, takes_handle[i])
                                : Reason::kUnordered;
     // In a unit of several nodes the others stay because of this one.
     if (pinned == Reason::kNone || reason == Reason::kResource) {

@@ -3,6 +3,7 @@
 #define PLACER_NATIVE_PLUGIN_CONSTRAINTS_H_
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "placer/native/plugin/graph_view.h"
@@ -38,9 +39,13 @@ struct Units {
 };
 
 // Joins nodes along resource, reference and variant edges, in `_class` colocation groups, and in
-// v1 loops (from Enter to Exit, nested loops included). Pins what must not move: resource holders
-// unless `moves_resources`, arguments, calls, ops with hidden state.
-Units FindUnits(const GraphView& graph, const OpRegistry& ops, bool moves_resources);
+// v1 loops (from Enter to Exit, nested loops included). Pins what must not move: whatever holds a
+// resource (a variable that one run of a session puts elsewhere than another is lost), arguments,
+// calls, ops with hidden state.
+Units FindUnits(const GraphView& graph, const OpRegistry& ops);
+
+// Whether ops of this type run a function of the library.
+bool CallsFunction(std::string_view op);
 
 }  // namespace placer::plugin
 

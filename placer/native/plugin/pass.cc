@@ -181,9 +181,7 @@ void ApplyPlacements(Job* job, const Match& match) {
     job->reason[i] = job->target_of_node[i] < 0 ? Reason::kNoDevice : Reason::kNone;
   }
   FollowConsumers(job, known);
-  bool moves_resources = !match.placements.empty();
-  for (const auto& placement : match.placements) moves_resources &= placement->moves_resources;
-  SettleUnits(job, FindUnits(job->graph, *job->knowledge.ops, moves_resources));
+  SettleUnits(job, FindUnits(job->graph, *job->knowledge.ops));
 }
 
 // Accelerators if there are any of the session's, else its CPUs.
@@ -211,7 +209,7 @@ void ApplyHeuristic(Job* job, const HeuristicOptions& options, Clock::time_point
   std::sort(usable.begin(), usable.end(), [job](int32_t a, int32_t b) {
     return job->devices.names[a] < job->devices.names[b];
   });
-  const Units units = FindUnits(job->graph, *job->knowledge.ops, false);
+  const Units units = FindUnits(job->graph, *job->knowledge.ops);
   // Devices in the heuristic's numbering; those of pinned nodes come after the usable ones.
   std::vector<std::string> names;
   std::unordered_map<std::string, int32_t> number;

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "placer/native/plugin/constraints.h"
 #include "placer/native/plugin/device_name.h"
 #include "placer/native/plugin/wire.h"
 
@@ -58,6 +59,17 @@ Kind Compare(const StoredPlacement& placement, int32_t index, std::string_view o
   return Kind::kNone;
 }
 
+// The function call or functional loop of the placement that a node called `name` came from: the
+// longest prefix of the name that is one. -1 if there is none.
+int32_t CallerOf(const StoredPlacement& placement, std::string_view name) {
+  for (size_t slash = name.rfind('/'); slash != std::string_view::npos && slash > 0;
+       slash = name.rfind('/', slash - 1)) {
+    const int32_t op = placement.Find(name.substr(0, slash));
+    if (op >= 0 && CallsFunction(placement.TypeOf(op))) return op;
+  }
+  return -1;
+}
+
 struct Candidate {
   std::shared_ptr<const StoredPlacement> placement;
   std::vector<int32_t> op_of_node;  // -1 unknown
@@ -90,12 +102,17 @@ double EdgeShare(const GraphView& graph, const StoredPlacement& placement,
 Candidate MatchWhole(const GraphView& graph, const std::shared_ptr<const StoredPlacement>& p) {
   Candidate candidate;
   candidate.op_of_node.assign(graph.nodes.size(), -1);
+  const bool calls = std::any_of(p->op_types.begin(), p->op_types.end(), CallsFunction);
   int64_t own = 0;
   int64_t known = 0;
   for (int32_t i = 0; i < graph.size(); ++i) {
     const NodeView& node = graph.nodes[i];
-    const int32_t op = p->Find(node.name);
-    const bool same = Compare(*p, op, node.op) != Kind::kNone;
+    int32_t op = p->Find(node.name);
+    bool same = Compare(*p, op, node.op) != Kind::kNone;
+    if (!same && calls && op < 0) {
+      op = CallerOf(*p, node.name);
+      same = op >= 0;
+    }
     if (same) candidate.op_of_node[i] = op;
     if (IsBoundary(node) || IsAddedName(node.name)) continue;
     ++own;

@@ -29,8 +29,6 @@ struct StoredPlacement {
   std::vector<int32_t> inputs;
   std::unordered_map<std::string_view, int32_t> index;  // By name, into ops.
 
-  bool moves_resources = false;
-
   // Parses protos/placement.proto and checks every index. False and why in `error` otherwise.
   bool Parse(std::string_view bytes, std::string* error);
 
@@ -57,7 +55,9 @@ struct Match {
 // Which placement, if any, `graph` belongs to.
 //
 // A node counts as known if the placement has an op of its name and type; Grappler may have folded
-// it to a Const, an Identity or a NoOp or fused it, which keeps the name. The whole graph matches
+// it to a Const, an Identity or a NoOp or fused it, which keeps the name. A node whose name starts
+// with that of a function call or functional loop ("while/body/_9/MatMul") came from its body and
+// counts as that op. The whole graph matches
 // if at least kMinShare of its own nodes (no arguments, no nodes that Grappler added) are known and
 // at least kMinEdgeShare of the edges among them are edges of the placement's graph too. Failing
 // that, functions inlined under a prefix ("StatefulPartitionedCall/...") are tried the same way,

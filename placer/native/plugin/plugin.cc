@@ -117,13 +117,12 @@ int32_t placer_plugin_version() { return 1; }
 
 int32_t placer_plugin_registered() { return placer::plugin::registered.load() ? 1 : 0; }
 
-int64_t placer_plugin_activate(const char* placement, size_t size, int32_t moves_resources,
-                               char* error, size_t error_size) {
+int64_t placer_plugin_activate(const char* placement, size_t size, char* error,
+                               size_t error_size) {
   std::string why;
   try {
     auto stored = std::make_shared<placer::plugin::StoredPlacement>();
     if (stored->Parse(std::string_view(placement, size), &why)) {
-      stored->moves_resources = moves_resources != 0;
       return State::Get().Activate(std::move(stored));
     }
   } catch (const std::exception& exception) {

@@ -16,8 +16,7 @@ PLACER_EXPORT int32_t placer_plugin_registered();
 // Activates a serialized Placement (protos/placement.proto) and returns its id, or 0 with the
 // reason in `error`.
 PLACER_EXPORT int64_t placer_plugin_activate(const char* placement, size_t size,
-                                             int32_t moves_resources, char* error,
-                                             size_t error_size);
+                                             char* error, size_t error_size);
 // 1 if there was such a placement.
 PLACER_EXPORT int32_t placer_plugin_deactivate(int64_t id);
 
