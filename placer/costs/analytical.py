@@ -289,10 +289,4 @@ def _runs_in_frames(
         )
         for frame in dict.fromkeys(f for path in paths for f in path)
     }
-    runs = np.ones(graph.num_ops)
-    for op, path in enumerate(paths):
-        # Enter and Exit run once an entry into the loop, as what surrounds it does.
-        crossing = nodes[op].op in ("Enter", "RefEnter", "Exit", "RefExit")
-        for frame in path[:-1] if crossing else path:
-            runs[op] *= counts[frame]
-    return runs
+    return trip_counts.runs_in_frames(nodes, paths, counts)

@@ -14,7 +14,7 @@ from tensorflow.core.framework import step_stats_pb2
 from tensorflow.core.protobuf import config_pb2
 
 from placer.costs.op_costs import CostOrigin, OpCosts
-from placer.costs.trip_counts import FROM_CALLER, FROM_PROFILE
+from placer.costs.trip_counts import FROM_CALLER, FROM_PROFILE, runs_in_frames
 from placer.devices import Topology
 from placer.errors import PlacerError
 from placer.files import write_atomically
@@ -25,8 +25,8 @@ from placer.protos import profile_pb2
 
 _STREAMS = "/stream:"
 _ALL_STREAMS = "/stream:all"
-# Ops that Grappler costs at a nanosecond say nothing about how far its costs are off.
-_TELLING_SECONDS = 1e-8
+# Ops that Grappler costs at a nanosecond a run say nothing about how far its costs are off.
+_TELLING_SECONDS = 1e-7
 
 
 @dataclasses.dataclass
@@ -210,8 +210,8 @@ def profiled_costs(
             f"{', '.join(names)}; profile one of these"
         )
     index = {name: i for i, name in enumerate(graph.names)}
-    analytical, loops = _with_profiled_trips(profile, source, graph, topology, fallback)
-    seconds = analytical.copy()
+    analytical, launches, loops = _with_profiled_trips(profile, source, graph, topology, fallback)
+    seconds = analytical + launches
     temporary = fallback.temporary_bytes.copy()
     origin = fallback.origin.copy()
     for k, model in enumerate(topology.models):
@@ -225,7 +225,7 @@ def profiled_costs(
             continue
         measured = np.array(part.mean_seconds)[rows]
         runs = np.array(part.runs_per_step)[rows]
-        seconds[k] *= _scale(graph, ops, measured, analytical[k])
+        seconds[k] = analytical[k] * _scale(graph, ops, measured, analytical[k]) + launches[k]
         # As in analytical costs: launches beyond the first are part of an op's seconds.
         seconds[k, ops] = measured + np.maximum(runs - 1, 0) * model.launch_seconds
         origin[k, ops] = CostOrigin.PROFILED
@@ -256,8 +256,13 @@ def _with_profiled_trips(
     graph: OpGraph,
     topology: Topology,
     fallback: OpCosts,
-) -> tuple[np.ndarray, dict[str, tuple[float, str]]]:
-    """Analytical seconds[K, N] and trip counts, with v1 loops running as often as profiled."""
+) -> tuple[np.ndarray, np.ndarray, dict[str, tuple[float, str]]]:
+    """Analytical costs with v1 loops running as often as profiled.
+
+    Returns:
+      seconds[K, N] without launches, seconds[K, N] of the launches beyond each op's first, and
+      trip counts with their source.
+    """
     loops = dict(fallback.trip_count_source)
     paths = frame_paths(
         source.graph_def,
@@ -266,7 +271,7 @@ def _with_profiled_trips(
         np.concatenate([graph.edge_dst, graph.control_dst]),
     )
     if paths is None:
-        return fallback.seconds, loops
+        return fallback.seconds, np.zeros_like(fallback.seconds), loops
     runs: dict[str, float] = {}
     for part in profile.devices:
         for op, count in zip(part.ops, part.runs_per_step, strict=True):
@@ -278,19 +283,17 @@ def _with_profiled_trips(
             entries[path[-1]] = max(entries.get(path[-1], 0.0), runs.get(node.name, 0.0))
         elif path and node.op == "LoopCond":
             tests[path[-1]] = max(tests.get(path[-1], 0.0), runs.get(node.name, 0.0))
-    ratio: dict[str, float] = {}
+    before = {frame: count for frame, (count, _) in loops.items()}
     for frame, tested in tests.items():
         if tested and entries.get(frame) and loops.get(frame, (0.0, ""))[1] != FROM_CALLER:
             # The condition is tested once more than the body runs.
-            trips = max(tested / entries[frame] - 1, 0.0)
-            before = loops.get(frame, (1.0, ""))[0]
-            ratio[frame] = trips / before if before > 0 else 1.0
-            loops[frame] = (trips, FROM_PROFILE)
+            loops[frame] = (max(tested / entries[frame] - 1, 0.0), FROM_PROFILE)
     launch = np.array([m.launch_seconds for m in topology.models])[:, None]
-    factor = np.ones(graph.num_ops)
-    for op, path in enumerate(paths):
-        for frame in path:
-            factor[op] *= ratio.get(frame, 1.0)
-    inside = np.array([bool(p) for p in paths]) & graph.executed
-    scaled = (fallback.seconds + launch) * factor - launch
-    return np.where(inside, np.maximum(scaled, 0.0), fallback.seconds), loops
+    nodes = source.graph_def.node
+    runs_before = runs_in_frames(nodes, paths, before)
+    runs_after = runs_in_frames(nodes, paths, {f: count for f, (count, _) in loops.items()})
+    idle = ~graph.executed
+    again = np.maximum(runs_before - 1, 0) * ~idle
+    compute = np.maximum(fallback.seconds - again * launch, 0.0)
+    compute = compute * runs_after / np.where(runs_before > 0, runs_before, 1.0)
+    return compute, np.maximum(runs_after - 1, 0) * ~idle * launch, loops

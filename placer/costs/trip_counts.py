@@ -351,3 +351,26 @@ def _from_lists(tensors: Tensors, names: Sequence[str]) -> tuple[float, str]:
     lengths = [list_length(tensors, n) for n in names]
     found = [length for length in lengths if length is not None]
     return (max(found), FROM_LIST) if found else (1.0, ASSUMED)
+
+
+def runs_in_frames(
+    nodes: Sequence[node_def_pb2.NodeDef],
+    paths: Sequence[tuple[str, ...]],
+    counts: Mapping[str, float],
+) -> np.ndarray:
+    """float64[N]: how often each op runs in a step.
+
+    Args:
+      nodes: N nodes.
+      paths: the v1 while frames around each, outermost first.
+      counts: trip count of each frame.
+    """
+    runs = np.ones(len(paths))
+    for op, path in enumerate(paths):
+        if not path:
+            continue
+        # Enter and Exit run once an entry into the loop, as what surrounds it does.
+        crossing = nodes[op].op in ("Enter", "RefEnter", "Exit", "RefExit")
+        for frame in path[:-1] if crossing else path:
+            runs[op] *= counts.get(frame, 1.0)
+    return runs

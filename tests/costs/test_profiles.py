@@ -1,0 +1,250 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import step_stats_pb2
+from tensorflow.core.protobuf import config_pb2
+
+from placer.costs import (
+    CostOrigin,
+    load_profile,
+    profile_from_steps,
+    profiled_costs,
+    save_profile,
+)
+from placer.devices import Topology, parse
+from placer.errors import PlacerError
+from placer.graph import build_op_graph, read
+from placer.protos import profile_pb2
+from tests.costs.graphs import cost, matmul_chain
+from tests.costs.test_loops import build, counting_loop
+
+tf1 = tf.compat.v1
+
+
+def here() -> Topology:
+    return parse("local")
+
+
+def traced_steps(graph, fetch, steps=3, feeds=None):
+    """RunMetadata of real steps of a session."""
+    options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+    result = []
+    config = tf1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = -1
+    with tf1.Session(graph=graph, config=config) as session:
+        for _ in range(steps + 1):
+            metadata = tf1.RunMetadata()
+            session.run(fetch, feeds, options=options, run_metadata=metadata)
+            result.append(metadata)
+    return result[1:]
+
+
+@pytest.fixture(scope="module")
+def chain():
+    graph = matmul_chain(4, 128)
+    feeds = {"x:0": np.ones([128, 128], np.float32)}
+    return graph, traced_steps(graph, "result:0", feeds=feeds)
+
+
+def part(profile, op):
+    position = list(profile.devices[0].ops).index(op)
+    device = profile.devices[0]
+    return device.mean_seconds[position], device.runs_per_step[position]
+
+
+def test_means_of_real_steps(chain):
+    graph, steps = chain
+    source = read(graph, ["result:0"])
+    profile = profile_from_steps(build_op_graph(source), here(), steps)
+    assert profile.devices[0].steps == 3
+    by_hand = np.mean(
+        [
+            n.op_end_rel_nanos - n.op_start_rel_nanos
+            for step in steps
+            for d in step.step_stats.dev_stats
+            for n in d.node_stats
+            if n.node_name == "step_2"
+        ]
+    )
+    seconds, runs = part(profile, "step_2")
+    assert seconds == pytest.approx(by_hand * 1e-9)
+    assert runs == 1
+    position = list(profile.devices[0].ops).index("step_2")
+    assert profile.devices[0].output_bytes[position] >= 128 * 128 * 4
+
+
+def test_loop_ops_are_counted_and_set_the_trip_count():
+    graph = build(counting_loop, False)
+    steps = traced_steps(graph, "result:0", feeds={"x:0": np.zeros([256, 256], np.float32)})
+    costed = cost(graph, ["result:0"], "local", trip_counts={})
+    (loop,) = costed.costs.trip_count_source
+    profile = profile_from_steps(costed.graph, costed.topology, steps)
+    assert part(profile, "loop/matmul")[1] == 12
+    costs = profiled_costs(profile, costed.source, costed.graph, costed.topology, costed.costs)
+    assert costs.trip_count_source[loop] == (12, "profile")
+    given = cost(graph, ["result:0"], "local", trip_counts={loop: 5})
+    kept = profiled_costs(profile, given.source, given.graph, given.topology, given.costs)
+    assert kept.trip_count_source[loop] == (5, "given")
+
+
+def test_profiled_trip_count_scales_what_was_not_profiled():
+    graph = build(counting_loop, False)
+    costed = cost(graph, ["result"], "local")
+    names = list(costed.graph.names)
+    profile = profile_pb2.GraphProfile(graph_fingerprint=costed.graph.fingerprint)
+    device = profile.devices.add(model="local-cpu", steps=1)
+    tested = next(n.name for n in costed.source.graph_def.node if n.op == "LoopCond")
+    entered = [n.name for n in costed.source.graph_def.node if n.op == "Enter"]
+    for name, runs in [(tested, 25.0), *((e, 1.0) for e in entered)]:
+        device.ops.append(name)
+        device.mean_seconds.append(1e-9)
+        device.stddev_seconds.append(0.0)
+        device.runs_per_step.append(runs)
+    costs = profiled_costs(profile, costed.source, costed.graph, costed.topology, costed.costs)
+    (found,) = costs.trip_count_source.values()
+    assert found == (24, "profile")
+    op = names.index("loop/matmul")
+    launch = costed.topology.models[0].launch_seconds
+    before = costed.costs.seconds[0, op] + launch
+    assert costs.seconds[0, op] == pytest.approx(2 * before - launch)
+
+
+def scaled_profile(costed, factor, ops, model="k80"):
+    """A profile that says `factor` times the analytical seconds for some ops."""
+    profile = profile_pb2.GraphProfile(graph_fingerprint=costed.graph.fingerprint)
+    device = profile.devices.add(model=model, steps=2)
+    for op in ops:
+        device.ops.append(op)
+        device.mean_seconds.append(factor * costed.seconds(op, model))
+        device.stddev_seconds.append(0.0)
+        device.runs_per_step.append(1.0)
+    return profile
+
+
+@pytest.fixture(scope="module")
+def costed():
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [512, 512], name="x")
+        for i in range(4):
+            x = tf.nn.relu(tf.matmul(x, x, name=f"matmul_{i}"), name=f"relu_{i}")
+        tf.tanh(x, name="result")
+    return cost(graph, ["result"])
+
+
+def apply(costed, profile):
+    return profiled_costs(profile, costed.source, costed.graph, costed.topology, costed.costs)
+
+
+def test_missing_ops_are_scaled_by_their_type_or_the_median(costed):
+    profile = scaled_profile(costed, 3.0, ["matmul_0", "matmul_1"])
+    relus = scaled_profile(costed, 10.0, ["relu_0"]).devices[0]
+    for field in ("ops", "mean_seconds", "stddev_seconds", "runs_per_step"):
+        getattr(profile.devices[0], field).extend(getattr(relus, field))
+    costs = apply(costed, profile)
+    k80 = costed.row("k80")
+
+    def ratio(name):
+        return costs.seconds[k80, costed.op(name)] / costed.seconds(name)
+
+    assert ratio("matmul_0") == pytest.approx(3)
+    assert ratio("matmul_3") == pytest.approx(3)
+    assert ratio("relu_2") == pytest.approx(10)
+    assert ratio("result") == pytest.approx(3)
+    origin = costs.origin[k80]
+    assert origin[costed.op("matmul_0")] == CostOrigin.PROFILED
+    assert origin[costed.op("matmul_3")] == CostOrigin.ANALYTICAL
+    cpu = costed.row("cpu")
+    assert (costs.seconds[cpu] == costed.costs.seconds[cpu]).all()
+
+
+def test_file_round_trip(costed, tmp_path):
+    profile = scaled_profile(costed, 2.0, ["matmul_0", "relu_1"])
+    path = tmp_path / "profile.pb"
+    save_profile(profile, path)
+    assert load_profile(path) == profile
+    assert [p.name for p in tmp_path.iterdir()] == ["profile.pb"]
+
+
+def test_profile_of_another_graph_is_refused(costed):
+    profile = scaled_profile(costed, 2.0, ["matmul_0"])
+    profile.graph_fingerprint = "0" * 32
+    with pytest.raises(PlacerError, match="another graph"):
+        apply(costed, profile)
+
+
+def test_profile_of_other_hardware_is_refused(costed):
+    profile = scaled_profile(costed, 2.0, ["matmul_0"])
+    profile.devices[0].model = "abacus"
+    with pytest.raises(PlacerError, match=r"abacus.*k80"):
+        apply(costed, profile)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda p: p.devices[0].mean_seconds.append(1.0),
+        lambda p: p.devices[0].mean_seconds.__setitem__(0, float("nan")),
+        lambda p: p.devices[0].mean_seconds.__setitem__(0, -1.0),
+        lambda p: p.devices[0].temporary_bytes.append(3),
+        lambda p: p.ClearField("devices"),
+    ],
+)
+def test_damaged_profiles_are_refused(costed, tmp_path, spoil):
+    profile = scaled_profile(costed, 2.0, ["matmul_0", "relu_0"])
+    spoil(profile)
+    path = tmp_path / "profile.pb"
+    path.write_bytes(profile.SerializeToString())
+    with pytest.raises(PlacerError, match="profile"):
+        load_profile(path)
+
+
+def test_files_that_are_no_profile_are_refused(tmp_path):
+    path = tmp_path / "profile.pb"
+    with pytest.raises(PlacerError, match="No such file"):
+        load_profile(path)
+    path.write_bytes(b"\xff\xff\xff\xff not a proto")
+    with pytest.raises(PlacerError, match="not an op profile"):
+        load_profile(path)
+
+
+def stats(name, nanoseconds, start=0):
+    return step_stats_pb2.NodeExecStats(
+        node_name=name, op_start_rel_nanos=start, op_end_rel_nanos=start + nanoseconds
+    )
+
+
+def test_kernel_times_replace_what_the_host_took_to_launch_them(costed):
+    gpu = costed.topology.device_names[1]
+    metadata = config_pb2.RunMetadata()
+    host = metadata.step_stats.dev_stats.add(device=gpu)
+    host.node_stats.extend([stats("matmul_0", 500, 10), stats("_SOURCE", 5)])
+    for stream in ("all", "13"):
+        kernels = metadata.step_stats.dev_stats.add(device=f"{gpu}/stream:{stream}")
+        kernels.node_stats.extend([stats("matmul_0:MatMul", 7000), stats("matmul_0:MatMul", 1000)])
+    profile = profile_from_steps(costed.graph, costed.topology, [metadata])
+    assert part(profile, "matmul_0") == (pytest.approx(8e-6), 1)
+
+
+def test_ops_of_a_call_count_as_the_call(costed):
+    gpu = costed.topology.device_names[1]
+    metadata = config_pb2.RunMetadata()
+    device = metadata.step_stats.dev_stats.add(device=gpu)
+    device.node_stats.extend([stats("matmul_1/inner/a", 300), stats("matmul_1/b", 200)])
+    profile = profile_from_steps(costed.graph, costed.topology, [metadata, metadata])
+    assert part(profile, "matmul_1")[0] == pytest.approx(5e-7)
+
+
+def test_step_stats_without_the_graphs_ops_are_an_error(costed):
+    with pytest.raises(PlacerError, match="FULL_TRACE"):
+        profile_from_steps(costed.graph, costed.topology, [config_pb2.RunMetadata()])
+
+
+def test_a_profile_with_runs_adds_their_launches(costed):
+    profile = scaled_profile(costed, 1.0, ["matmul_0"])
+    profile.devices[0].runs_per_step[0] = 4.0
+    costs = apply(costed, profile)
+    k80 = costed.row("k80")
+    launch = costed.topology.models[k80].launch_seconds
+    extra = costs.seconds[k80, costed.op("matmul_0")] - costed.seconds("matmul_0")
+    assert extra == pytest.approx(3 * launch)
