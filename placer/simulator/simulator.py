@@ -133,9 +133,7 @@ class Simulator:
         )
         return Evaluation(step, peak, feasible, busy, seconds, nbytes)
 
-    def simulate(
-        self, placement: npt.ArrayLike, group_of: npt.ArrayLike | None = None
-    ) -> Trace:
+    def simulate(self, placement: npt.ArrayLike, group_of: npt.ArrayLike | None = None) -> Trace:
         """Simulates one placement, int[N] or int[G] with `group_of`, and records all of it."""
         row = as_array("placement", placement, np.int32)
         if row.ndim != 1:
@@ -161,8 +159,8 @@ class Simulator:
         """
         mask = None if allowed is None else as_array("allowed", allowed, np.bool_)
         groups = None if colocation is None else as_array("colocation", colocation, np.int32)
-        *seconds, problem = self._native.lower_bound(mask, groups)
-        return LowerBound(*seconds, memory_problem=problem or None)
+        path, work, window, group, problem = self._native.lower_bound(mask, groups)
+        return LowerBound(path, work, window, group, problem or None)
 
     def moves_from(
         self, placement: npt.ArrayLike, group_of: npt.ArrayLike | None = None

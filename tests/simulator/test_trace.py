@@ -1,5 +1,7 @@
 """Timeline, memory curves and critical path of single runs."""
 
+import itertools
+
 import numpy as np
 
 from placer.simulator import Reason, Simulator, SpanKind, Trace
@@ -42,7 +44,7 @@ def test_critical_path_is_contiguous() -> None:
             continue
         assert path[0].start == 0
         assert path[-1].end == trace.step_seconds
-        for before, after in zip(path, path[1:], strict=False):
+        for before, after in itertools.pairwise(path):
             assert before.end == after.start
             assert after.reason != Reason.START
             if after.reason == Reason.DEVICE_BUSY:
