@@ -69,6 +69,8 @@ class Measurement:
       overhead_seconds: all other time the measurement took, lost attempts included.
       stopped_early: `stop_ratio` stopped it.
       disturbed: the machine was busy with something else all the while, repeats included.
+      worker_cpu_seconds: processor time of each worker a timed step, which other processes on
+        the machine do not add to; () if workers run elsewhere.
       traced_steps: step stats of further steps that were traced, if asked for.
     """
 
@@ -82,6 +84,7 @@ class Measurement:
     overhead_seconds: float = 0.0
     stopped_early: bool = False
     disturbed: bool = False
+    worker_cpu_seconds: tuple[float, ...] = ()
     traced_steps: tuple[config_pb2.RunMetadata, ...] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self) -> None:

@@ -2,78 +2,61 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placer.costs import profile_from_steps
 from placer.errors import PlacerError
-from placer.graph.fingerprint import fingerprint
 from placer.protos import profile_pb2
-from placer.runtime.measurement import Measurement, MeasurementProtocol
+from placer.runtime.measurement import MeasurementProtocol
 from placer.runtime.runner import Runner
-from placer.runtime.step_stats import op_frame, op_seconds
+from placer.runtime.step_stats import op_frame
 
 if TYPE_CHECKING:
-    from placer.graph.source import GraphSource
+    from tensorflow.core.protobuf import config_pb2
+
+    from placer.problem import PlacementProblem
 
 DEFAULT_STEPS = 5
+_WARM_UP = MeasurementProtocol(warm_up=2, steps=1, stop_ratio=0.0, repeats=0)
 
 
 def profile(
-    runner: Runner,
-    source: GraphSource,
-    placements: dict[str, np.ndarray] | None = None,
-    steps: int = DEFAULT_STEPS,
+    runner: Runner, problem: PlacementProblem, steps: int = DEFAULT_STEPS
 ) -> profile_pb2.GraphProfile:
-    """Profiles a graph on every distinct device model of the runner's topology.
+    """Profiles a graph on every distinct device model of a topology.
+
+    For each model, all of the graph that may be runs on that model's first device. Twice `steps`
+    steps are traced and those in which ops took longest together are left out: another process
+    has interrupted them.
 
     Args:
-      runner: of `source`.
-      source: the graph.
-      placements: device model's name -> int32[N], a placement that runs as much of the graph as
-        it can on a device of that model; by default all of it on the model's first device.
+      runner: of the problem's graph on its topology.
+      problem: says what may run where.
       steps: how many steps to average over.
 
     Returns:
-      One OpProfile a model. Ops are counted on devices of that model alone.
+      Times per op and model, as `placer.costs.profile_from_steps` makes them.
 
     Raises:
-      PlacerError: if a placement does not run.
+      PlacerError: if the graph does not run on one of the models, or steps is not positive.
     """
-    topology = runner.topology
-    result = profile_pb2.GraphProfile(graph_fingerprint=fingerprint(source.graph_def))
+    if steps < 1:
+        raise PlacerError(f"profile: steps={steps}; give at least 1")
+    topology = problem.topology
+    result = profile_pb2.GraphProfile(graph_fingerprint=problem.graph.fingerprint)
     for k, model in enumerate(topology.models):
         device = int(np.flatnonzero(topology.device_model == k)[0])
-        placement = (placements or {}).get(model.name, np.full(runner.num_nodes, device, np.int32))
-        protocol = MeasurementProtocol(warm_up=2, steps=1, stop_ratio=0.0, repeats=0)
-        measured = runner.measure(placement, protocol, keep_step_stats=steps)
+        placement = problem.repair(np.full(problem.graph.num_ops, device, np.int32))
+        measured = runner.measure(placement, _WARM_UP, keep_step_stats=2 * steps)
         if measured.failure is not None:
             raise PlacerError(f"cannot profile on {model.name}: {measured.failure}")
-        here = [
-            name
-            for name, number in zip(runner.session_devices, topology.device_model, strict=True)
-            if number == k
-        ]
-        result.devices.append(op_profile(model.name, measured, set(here)))
+        undisturbed = sorted(measured.traced_steps, key=_op_time)[:steps]
+        found = profile_from_steps(problem.graph, topology, undisturbed)
+        result.devices.extend(d for d in found.devices if d.model == model.name)
     return result
 
 
-def op_profile(model: str, measured: Measurement, devices: set[str]) -> profile_pb2.OpProfile:
-    """The profile of the ops that ran on `devices` (full names) in traced steps."""
-    traced = measured.traced_steps
-    times = op_seconds(traced, devices)
-    frame = op_frame(traced[-1])
-    frame = frame[frame["device"].isin(devices)]
-    runs = Counter(frame["op"])
-    output = frame.groupby("op")["bytes"].max()
-    temporary = frame.groupby("op")["temporary_bytes"].max()
-    found = profile_pb2.OpProfile(model=model, steps=len(traced))
-    for op in sorted(runs):
-        found.ops.append(op)
-        found.mean_seconds.append(float(np.mean(times[op])))
-        found.stddev_seconds.append(float(np.std(times[op])))
-        found.runs_per_step.append(float(runs[op]))
-        found.output_bytes.append(int(output[op]))
-        found.temporary_bytes.append(int(temporary[op]))
-    return found
+def _op_time(metadata: config_pb2.RunMetadata) -> float:
+    return float(op_frame(metadata)["duration"].sum())

@@ -127,11 +127,8 @@ class Runner:
         self.best_seconds = float("inf")
         self._backend = backend
         self._settings = settings
-        self._origin = source.origin
         self._batches = _batches(settings)
-        self._program: Program = prepare(
-            source, settings.values, self._batches[0] if self._batches else (), settings.seed
-        )
+        self._set_source(source)
         self._canary: np.ndarray | None = None
         self._workers: list[Child] = []
         self._driver: Child | None = None
@@ -153,6 +150,28 @@ class Runner:
     def close(self) -> None:
         """Ends every process of the runner; harmless when done twice."""
         self._tree.close()
+
+    def load(self, source: GraphSource) -> None:
+        """Changes to another graph; processes stay, and so do their devices.
+
+        Raises:
+          PlacerError: if it cannot be made runnable, or no workers can be had.
+        """
+        self._set_source(source)
+        self.best_seconds = float("inf")
+        try:
+            self._load_program()
+        except _Fault:
+            self._restart()
+
+    def _set_source(self, source: GraphSource) -> None:
+        self._origin = source.origin
+        self._program: Program = prepare(
+            source,
+            self._settings.values,
+            self._batches[0] if self._batches else (),
+            self._settings.seed,
+        )
 
     @property
     def num_nodes(self) -> int:
@@ -259,6 +278,19 @@ class Runner:
         self._oom_kills = oom_kills()
         self._driver = self._tree.fork("the session's process", "driver", {})
         wait_ready([self._driver], self._tree)
+        try:
+            self._load_program()
+            if self._settings.disturbance_ratio:
+                timeout = self._settings.build_timeout_seconds
+                seconds = [self._run_canary(timeout) for _ in range(2)]
+                fastest = np.min(seconds, axis=0)
+                self._canary = (
+                    fastest if self._canary is None else np.minimum(self._canary, fastest)
+                )
+        except _Fault as fault:
+            raise PlacerError(f"devices {self.topology.name!r}: {fault.reason}") from None
+
+    def _load_program(self) -> None:
         program = self._program
         header = {
             "do": "load",
@@ -270,24 +302,15 @@ class Runner:
             "initializers": [list(g) for g in program.initializers],
             "assigned": [list(a[:2]) for a in program.assigned],
             "feeds": list(program.feeds),
+            "worker_pids": list(self.worker_pids),
         }
-        timeout = self._settings.build_timeout_seconds
-        try:
-            self._send(
-                header,
-                program.graph_def.SerializeToString(),
-                program.owner.tobytes(),
-                *(_tensor_bytes(a[2]) for a in program.assigned),
-            )
-            self._receive(timeout, "loading the graph")
-            if self._settings.disturbance_ratio:
-                seconds = [self._run_canary(timeout) for _ in range(2)]
-                fastest = np.min(seconds, axis=0)
-                self._canary = (
-                    fastest if self._canary is None else np.minimum(self._canary, fastest)
-                )
-        except _Fault as fault:
-            raise PlacerError(f"devices {self.topology.name!r}: {fault.reason}") from None
+        self._send(
+            header,
+            program.graph_def.SerializeToString(),
+            program.owner.tobytes(),
+            *(_tensor_bytes(a[2]) for a in program.assigned),
+        )
+        self._receive(self._settings.build_timeout_seconds, "loading the graph")
 
     def _restart(self) -> None:
         self._tree.kill_all()
@@ -335,6 +358,7 @@ class Runner:
             initialised_seconds=initialised,
             ran_seconds=ran,
             stopped_early=message["stopped_early"],
+            worker_cpu_seconds=tuple(message["cpu"]),
             traced_steps=tuple(config_pb2.RunMetadata.FromString(p) for p in parts),
         )
 

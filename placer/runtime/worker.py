@@ -7,6 +7,7 @@ import importlib.machinery
 import os
 import resource
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,16 @@ def loopback_library() -> Path:
         "placer.runtime._loopback is not built, and without it TensorFlow's workers would listen "
         "on every interface; install Placer with pip (it needs a C compiler)"
     )
+
+
+def preload_loopback() -> None:
+    """Starts this program anew with `loopback_library` preloaded, unless it is already."""
+    library = str(loopback_library())
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    if library in preloaded.split():
+        return
+    os.environ["LD_PRELOAD"] = f"{library} {preloaded}".strip()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def start_server(cluster: dict[str, Sequence[str]], job: str, task: int, threads: int) -> Any:
