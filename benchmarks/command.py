@@ -23,6 +23,7 @@ EXPERIMENTS = {
     "peers": "every placer with equal time, all models, 2, 4 and 8 GPUs",
     "learning": "search curves of the policies and other searches, several seeds with bands",
     "explain": "one placement against Expert: pictures, time by device, critical path",
+    "speed": "placements a second, full runs and moves; time and memory from 10^4 to 10^6 ops",
     "agreement": "the simulator against Grappler's own, with free transfers",
 }
 OUTPUT = "benchmark-results"

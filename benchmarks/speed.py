@@ -1,0 +1,205 @@
+"""speed: placements a second of the simulator, and how its time and memory grow with the graph.
+
+Rates are the best of several repeats, so that other programs on the machine disturb little. Every
+placement is simulated in full, with memory, unless the row says otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.cases import Case, load_case, training_graph
+from benchmarks.experiment import Experiment, Outcome, setting
+from benchmarks.grappler_agreement import GrapplerSimulator
+from placer.graph import read
+from placer.simulator import Simulator
+
+_MIB = 2.0**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of the experiment."""
+
+    rows: tuple[str, ...] = setting(("inception_v3:4", "nmt:4", "rnnlm:4"), "models and GPUs")
+    placements: int = setting(500, "placements in a batch")
+    repeats: int = setting(7, "repeats, of which the best counts")
+    grappler: int = setting(3, "placements that Grappler's MeasureCosts simulates, 0 for none")
+    ops: tuple[int, ...] = setting((10**4, 10**5, 10**6), "sizes of the synthetic graph")
+
+
+def best_seconds(work: Callable[[], object], repeats: int) -> float:
+    """Wall time of the fastest of several calls, seconds."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def measure_rates(case: Case, placements: int, repeats: int, seed: int = 0) -> pd.DataFrame:
+    """Placements a second of one case, in several ways.
+
+    Returns:
+      one line a way: row, ops (executed), what, threads, rate (placements a second),
+      ns_per_op (of a thread).
+    """
+    rng = np.random.default_rng(seed)
+    simulator, grouping = case.simulator, case.grouping
+    group_of = grouping.group_of
+    gpus = np.array(list(case.problem.topology.accelerators), np.int32)
+    executed = int(case.problem.graph.executed.sum())
+    groups = int(group_of.max()) + 1
+    one = np.full((placements, groups), gpus[0], np.int32)
+    scattered = rng.choice(gpus, (placements, groups))
+    # Contiguous parts, cut at random places: what a search looks at after its first seconds.
+    parts = np.sort(rng.integers(0, groups + 1, (placements, gpus.size - 1)), axis=1)
+    contiguous = gpus[(np.arange(groups)[None, :, None] >= parts[:, None, :]).sum(axis=2)]
+    by_op = rng.choice(gpus, (placements, simulator.num_ops))
+    base = contiguous[0]
+    slots = rng.integers(0, groups, placements)
+    devices = rng.choice(gpus, placements)
+    moved = np.tile(base, (placements, 1))
+    moved[np.arange(placements), slots] = devices
+    evaluator = simulator.moves_from(base, group_of)
+    cutoff = evaluator.step_seconds
+
+    def full(rows: np.ndarray, threads: int) -> Callable[[], object]:
+        return lambda: simulator.evaluate(rows, group_of, threads=threads)
+
+    ways: list[tuple[str, int, Callable[[], object]]] = [
+        ("one GPU", 1, full(one, 1)),
+        ("contiguous groups", 1, full(contiguous, 1)),
+        ("contiguous groups", 2, full(contiguous, 2)),
+        ("random groups", 1, full(scattered, 1)),
+        ("random groups", 2, full(scattered, 2)),
+        ("random ops", 1, lambda: simulator.evaluate(by_op, threads=1)),
+        ("one group moved, full runs", 1, full(moved, 1)),
+        ("one group moved, moves", 1, lambda: evaluator.evaluate(slots, devices, threads=1)),
+        (
+            "one group moved, full runs to the base's step",
+            1,
+            lambda: simulator.evaluate(moved, group_of, threads=1, cutoff=cutoff),
+        ),
+        (
+            "one group moved, moves to the base's step",
+            1,
+            lambda: evaluator.evaluate(slots, devices, threads=1, cutoff=cutoff),
+        ),
+    ]
+    records = []
+    for what, threads, work in ways:
+        seconds = best_seconds(work, repeats)
+        records.append(
+            {
+                "row": case.name,
+                "ops": executed,
+                "what": what,
+                "threads": threads,
+                "rate": placements / seconds,
+                "ns_per_op": seconds * threads / placements / executed * 1e9,
+            }
+        )
+    return pd.DataFrame(records)
+
+
+def measure_grappler(case: Case, placements: int) -> float:
+    """Placements a second of Grappler's MeasureCosts on the same graph and devices."""
+    source = read(training_graph(case.model, case.size))
+    simulator = GrapplerSimulator(source, case.problem.topology)
+    gpu = next(iter(case.problem.topology.accelerators))
+    placement = np.full(case.simulator.num_ops, gpu, np.int32)
+    return 1 / best_seconds(lambda: simulator.run(placement), placements)
+
+
+def measure_scale(num_ops: int, repeats: int) -> dict[str, float]:
+    """Time and memory of one placement of a layered graph; in this process.
+
+    Columns stay together, an equal part of them on each of four GPUs. Small graphs are simulated
+    many times a repeat.
+
+    Returns:
+      ops, seconds (a placement), ns_per_op, build_seconds, bytes_per_op and peak_mib: of all that
+      the simulator holds, its input arrays included.
+    """
+    from benchmarks.synthetic import COLUMNS, layered_problem
+    from placer.devices import parse
+    from placer.simulator.build import simulator_inputs
+
+    problem = layered_problem(num_ops, parse("k80:4"))
+    inputs = simulator_inputs(problem)
+    array_bytes = sum(getattr(inputs, f.name).nbytes for f in dataclasses.fields(inputs))
+    ops = np.arange(inputs.num_ops)
+    gpus = np.array(list(problem.topology.accelerators), np.int32)
+    copies = max(1, 200_000 // num_ops)
+    placement = np.tile(gpus[ops % COLUMNS * gpus.size // COLUMNS], (copies, 1))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    simulator = Simulator(inputs)
+    build_seconds = time.perf_counter() - start
+    seconds = best_seconds(lambda: simulator.evaluate(placement, threads=1), repeats) / copies
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    return {
+        "ops": num_ops,
+        "seconds": seconds,
+        "ns_per_op": seconds / num_ops * 1e9,
+        "build_seconds": build_seconds,
+        "bytes_per_op": (grown + array_bytes) / num_ops,
+        "peak_mib": (grown + array_bytes) / _MIB,
+    }
+
+
+def _measure_scale_apart(num_ops: int, repeats: int) -> dict[str, float]:
+    """`measure_scale` in a process of its own, so that its peak memory is its own."""
+    code = f"from benchmarks.speed import measure_scale; print(measure_scale({num_ops}, {repeats}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
+    )
+    pairs = (item.split(":") for item in done.stdout.strip().strip("{}").split(","))
+    return {name.strip().strip("'"): float(value) for name, value in pairs}
+
+
+def run(settings: Settings) -> Outcome:
+    """Measures rates row by row, then the sizes."""
+    frames, notes = [], []
+    for row in settings.rows:
+        case = load_case(row)
+        frame = measure_rates(case, settings.placements, settings.repeats)
+        if settings.grappler:
+            rate = measure_grappler(case, settings.grappler)
+            line = {"row": row, "ops": frame.ops[0], "what": "Grappler, one GPU", "threads": 1}
+            line |= {"rate": rate, "ns_per_op": 1e9 / rate / frame.ops[0]}
+            frame = pd.concat([frame, pd.DataFrame([line])], ignore_index=True)
+        rates = frame.set_index(["what", "threads"]).rate
+        one, two = rates["random groups", 1], rates["random groups", 2]
+        notes.append(
+            f"{row}: {one:,.0f} random placements a second on one thread, {two / one:.2f} times "
+            "that on two."
+        )
+        frames.append(frame)
+    scale = pd.DataFrame([_measure_scale_apart(n, settings.repeats) for n in settings.ops])
+    if len(scale):
+        growth = scale.ns_per_op.max() / scale.ns_per_op.iloc[0]
+        notes.append(f"Time an op, largest ÷ first size: {growth:.2f}.")
+    return Outcome(
+        tables={"rates": pd.concat(frames, ignore_index=True), "scale": scale}, notes=notes
+    )
+
+
+EXPERIMENT = Experiment(
+    name="speed",
+    summary="placements a second, full runs and moves; time and memory from 10^4 to 10^6 ops",
+    settings=Settings,
+    smoke=Settings(rows=("nmt-tiny:2",), placements=20, repeats=2, grappler=1, ops=(2000,)),
+    expected_seconds=lambda s: len(s.rows) * (40 + s.repeats * 3) + len(s.ops) * 12,
+    run=run,
+)
