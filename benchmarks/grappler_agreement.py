@@ -8,24 +8,27 @@ receives queue on the receiving device like any op, for a nanosecond: what arriv
 what was ready before, and its readers then queue again. Links with a latency and a receiving cost
 of a nanosecond do the same here.
 
-Its memory accounting differs from ours in ways that the frame's two peaks show:
-- it counts a variable once for each ReadVariableOp and not at all where nothing reads it so, as
-  an optimizer's slots; ours counts each variable once, where it lives;
-- it counts the output of Identity, Reshape and the like as a new tensor; TensorFlow shares the
-  buffer, and so do we;
-- it takes an output into account when the op ends, we when it starts, which is when TensorFlow
-  allocates it.
+Its out-of-memory verdicts (tensorflow/core/grappler/clusters/virtual_cluster.cc, Run) differ from
+ours, and ours are right, because
+- they leave out persistent memory, that is variables and constants, altogether: a model whose
+  weights alone do not fit passes;
+- they count the output of Identity, Reshape and the like as a new tensor, though TensorFlow shares
+  the buffer;
+- they count an output from the end of its op and its inputs until then, so that the two of an op
+  never add up, though TensorFlow allocates outputs while the inputs are alive.
+With the first two done Grappler's way, the peaks can be compared (`compare_memory`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import errors
 from tensorflow.python.grappler import cluster as grappler_cluster
@@ -39,8 +42,11 @@ from placer.devices import Link, LinkRule, Sharing, Topology, parse
 from placer.graph import GraphSource, OpGraph, build_op_graph, read
 from placer.problem import PlacementProblem
 from placer.simulator.build import simulator_inputs
+from placer.simulator.inputs import SimulatorInputs
 from placer.simulator.simulator import Simulator
 
+# IsPersistent in tensorflow/core/grappler/op_types.cc, as far as training graphs have them.
+_PERSISTENT = ("Const", "VarHandleOp", "VariableV2", "Variable", "ReadVariableOp")
 PAPER_MODELS = ("inception_v3", "rnnlm", "nmt")
 
 
@@ -77,9 +83,7 @@ def sorted_source(source: GraphSource) -> GraphSource:
 def grappler_costs(source: GraphSource, graph: OpGraph, topology: Topology) -> OpCosts:
     """Costs exactly as Grappler has them, with none of our estimates."""
     work = grappler.measure_work(source.graph_def, source.fetch_ops, source.origin)
-    seconds = np.stack(
-        [grappler.seconds(work.operations, work.bytes, m) for m in topology.models]
-    )
+    seconds = np.stack([grappler.seconds(work.operations, work.bytes, m) for m in topology.models])
     minimum = np.array([t in MINIMUM_OPS for t in graph.op_types])[graph.op_type]
     seconds[:, minimum] = grappler.MINIMUM_SECONDS
     shape = seconds.shape
@@ -91,9 +95,7 @@ def grappler_costs(source: GraphSource, graph: OpGraph, topology: Topology) -> O
     )
 
 
-def random_placements(
-    graph: OpGraph, topology: Topology, count: int, seed: int
-) -> np.ndarray:
+def random_placements(graph: OpGraph, topology: Topology, count: int, seed: int) -> np.ndarray:
     """int32[count, N]: placements that differ in grain and balance, GPUs for all that have kernels.
 
     Each cuts the graph into a random number of blocks (1 to 256), of its topological order or of
@@ -137,37 +139,45 @@ class GrapplerSimulator:
         self._meta.collection_def["train_op"].node_list.value.extend(source.fetch_ops)
         self._topology = topology
 
-    def run(self, placement: np.ndarray, memory_bytes: int | None = None) -> float:
-        """Step time in seconds; infinity if a device has less than the placement needs.
+    def run(self, placement: np.ndarray) -> float:
+        """Step time in seconds of a placement int32[N], without memory limits."""
+        seconds, _ = self._measure(placement, [None] * self._topology.num_devices)
+        return seconds
 
-        Args:
-          placement: int32[N].
-          memory_bytes: the memory of every device; without it, no limit.
+    def peak_bytes(self, placement: np.ndarray) -> np.ndarray:
+        """int64[D]: the memory that each device needs for a placement int32[N].
+
+        The error for a device with a single byte says how many it would need.
         """
+        peaks = np.zeros(self._topology.num_devices, np.int64)
+        for device in np.unique(placement):
+            # No memory size means no limit.
+            limits: list[int | None] = [0] * peaks.size
+            limits[device] = 1
+            _, needed = self._measure(placement, limits)
+            peaks[device] = needed
+        return peaks
+
+    def _measure(
+        self, placement: np.ndarray, memory_bytes: Sequence[int | None]
+    ) -> tuple[float, int]:
+        """Step time and 0, or infinity and the bytes that a device lacks."""
         names = self._topology.device_names
         for node, device in zip(self._meta.graph_def.node, placement.tolist(), strict=True):
             node.device = names[device]
             node.attr.pop("_class", None)
         devices = [
-            grappler.named_device(d.model, d.name, memory_bytes) for d in self._topology.devices
+            grappler.named_device(d.model, d.name, limit)
+            for d, limit in zip(self._topology.devices, memory_bytes, strict=True)
         ]
         item = grappler_item.Item(self._meta)
         with grappler_cluster.Provision(devices=devices) as cluster:
             try:
                 _, seconds, _ = cluster.MeasureCosts(item)
-            except errors.ResourceExhaustedError:
-                return float("inf")
-        return float(seconds)
-
-    def peak_bytes(self, placement: np.ndarray, low: int, high: int, steps: int = 8) -> int:
-        """The least memory, to 2^-steps of the range, with which `run` does not fail."""
-        for _ in range(steps):
-            middle = (low + high) // 2
-            if np.isinf(self.run(placement, middle)):
-                low = middle
-            else:
-                high = middle
-        return high
+            except errors.ResourceExhaustedError as error:
+                found = re.search(r"requires (\d+) bytes", str(error))
+                return float("inf"), int(found.group(1)) if found else 0
+        return float(seconds), 0
 
 
 def compare(
@@ -224,6 +234,65 @@ def compare(
         worst_error=float(error.max()),
         our_rate=our_rate,
         grappler_rate=grappler_rate,
+    )
+
+
+def with_grapplers_accounting(inputs: SimulatorInputs, graph: OpGraph) -> SimulatorInputs:
+    """The same problem with memory counted as Grappler counts it; see the module's docstring."""
+    kind = np.array(graph.op_types)[graph.op_type]
+    persistent = np.isin(kind, _PERSISTENT)
+    own = np.where(graph.tensor_dtype == types_pb2.DT_RESOURCE, 0, graph.tensor_bytes)
+    read = np.zeros(graph.tensor_bytes.size, bool)
+    read[graph.in_tensor[graph.executed[graph.edge_dst]]] = True
+    return dataclasses.replace(
+        inputs,
+        persistent_bytes=np.zeros_like(inputs.persistent_bytes),
+        tensor_local_bytes=np.where(persistent[graph.tensor_op] | ~read, 0, own).astype(np.int64),
+        tensor_alias=np.full_like(graph.tensor_alias, -1),
+    )
+
+
+def compare_memory(
+    model: str,
+    size: str = "paper",
+    placements: int = 5,
+    devices: str = "k80:4",
+    seed: int = 2,
+    limits: Sequence[float] = (0.9, 0.95, 1.05, 1.1),
+) -> pd.DataFrame:
+    """Compares peak memory and out-of-memory verdicts near the limit.
+
+    Args:
+      limits: the verdicts are compared with every device's memory at these multiples of
+        Grappler's peak of the fullest device.
+
+    Returns:
+      A row for each placement: peak bytes of the fullest device as Grappler has it, as ours with
+      Grappler's accounting, and as ours; the share of `limits` at which the verdict with
+      Grappler's accounting and our own agree with Grappler's.
+    """
+    source = sorted_source(read(build(model, size)))
+    graph = build_op_graph(source)
+    topology = as_grappler_sees(parse(devices))
+    costs = grappler_costs(source, graph, topology)
+    allowed = np.ones((graph.num_ops, topology.num_devices), bool)
+    inputs = simulator_inputs(PlacementProblem(graph, topology, costs, allowed))
+    rows = random_placements(graph, topology, placements, seed)
+    reference = GrapplerSimulator(source, topology)
+    theirs = np.array([reference.peak_bytes(row).max() for row in rows])
+    accounted_inputs = with_grapplers_accounting(inputs, graph)
+    accounted = Simulator(accounted_inputs).evaluate(rows).peak_bytes.max(axis=1)
+    ours = Simulator(inputs).evaluate(rows).peak_bytes.max(axis=1)
+    limit = np.asarray(limits)[:, None] * theirs
+    return pd.DataFrame(
+        {
+            "model": model,
+            "grappler_peak_bytes": theirs,
+            "accounted_peak_bytes": accounted,
+            "our_peak_bytes": ours,
+            "accounted_agreement": ((accounted > limit) == (theirs > limit)).mean(axis=0),
+            "our_agreement": ((ours > limit) == (theirs > limit)).mean(axis=0),
+        }
     )
 
 
