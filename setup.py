@@ -137,6 +137,7 @@ setup(
         "absl-py>=2.1",
         "protobuf>=7.35.1,<8",
         "pandas>=2.2",
+        "scipy>=1.11",
         "rich>=13",
     ],
     extras_require={

@@ -30,6 +30,12 @@ class AnnealingParameters:
     )
     first_temperature: float = parameter(3e-3, "temperature at the start", least=0.0)
     last_temperature: float = parameter(1e-5, "temperature at the end", least=0.0)
+    window: int = parameter(
+        16,
+        "longest run of neighbouring groups whose devices one proposal exchanges; 1 is FlexFlow's "
+        "proposal, one group at a time",
+        least=1,
+    )
     memory_penalty: float = parameter(
         20.0, "cost of memory over the limit: step time * penalty * part of the limit", least=0.0
     )
@@ -37,7 +43,11 @@ class AnnealingParameters:
 
 
 def _run(search: Search, parameters: AnnealingParameters) -> None:
-    """Metropolis-Hastings with a symmetric proposal: one random group to another random device.
+    """Metropolis-Hastings with a symmetric proposal.
+
+    A proposal takes a random group to another random device. Half of the proposals also exchange
+    the two devices in a run of groups around it, of a random length up to `window`: alone, no group
+    of a chain can leave its neighbours at a profit. Groups are numbered in topological order.
 
     A proposal is accepted with probability min(1, exp((cost - new cost) / temperature)); the
     temperature falls geometrically with the budget that is used. Several proposals of a chain are
@@ -79,7 +89,14 @@ def _run(search: Search, parameters: AnnealingParameters) -> None:
         # A start on a device that is not among the choices counts as the last choice.
         at = np.minimum(at, choices[moved] - 1)
         nth += nth >= at
-        rows[np.arange(total), moved] = options[np.arange(total), nth]
+        target = options[np.arange(total), nth]
+        reach = np.where(
+            rng.random(total) < 0.5, (rng.random(total) * parameters.window).astype(np.int64), 0
+        )
+        for i in range(total):
+            near = slice(max(moved[i] - reach[i] // 2, 0), moved[i] + (reach[i] + 1) // 2 + 1)
+            _exchange(rows[i, near], allowed[near], int(current[i]), int(target[i]))
+            rows[i, moved[i]] = target[i]
         cost = np.array([chain.cost for chain in chains])[owner]
         limit = cost - temperature * np.log1p(-rng.random(total))
         evaluation = search.evaluate(grouping.expand(rows), NAME, cutoff=limit)
@@ -93,6 +110,14 @@ def _run(search: Search, parameters: AnnealingParameters) -> None:
                 chain.note(int(hits[0] - mine[0]) + 1, True)
             else:
                 chain.note(len(mine), False)
+
+
+def _exchange(devices: np.ndarray, allowed: np.ndarray, one: int, other: int) -> None:
+    """Exchanges two devices, in place, among groups that may use both."""
+    both = allowed[:, one] & allowed[:, other]
+    first, second = both & (devices == one), both & (devices == other)
+    devices[first] = other
+    devices[second] = one
 
 
 class _Chain:

@@ -92,7 +92,7 @@ def m_topo(problem: PlacementProblem, units: Units, memory_headroom: float) -> n
         units.unit_of, weights=outputs * graph.executed, minlength=units.num_units
     )
     usable = units.allowed[:, devices]
-    counted = usable.any(axis=1)
+    counted = np.asarray(usable.any(axis=1))
     cap = need[counted].sum() / len(devices) + need[counted].max(initial=0)
     # Outputs are freed during a step: the share counts them, a device's own limit does not.
     limit = (topology.memory_bytes * (1 - memory_headroom)).tolist()
@@ -107,8 +107,8 @@ def m_topo(problem: PlacementProblem, units: Units, memory_headroom: float) -> n
 
     def is_full(device: int, unit: int) -> bool:
         return (
-            used[device] + need[unit] > cap
-            or kept[device] + units.persistent_bytes[unit] > limit[device]
+            used[device] + float(need[unit]) > cap
+            or kept[device] + float(units.persistent_bytes[unit]) > limit[device]
         )
 
     for unit in unit_order.tolist():

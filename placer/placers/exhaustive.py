@@ -148,7 +148,7 @@ def _enumerate(
         kept[devices[u]] += int(units.persistent_bytes[u])
     members = {int(k): np.flatnonzero(classes == k).tolist() for k in np.unique(classes)}
     rank = {d: i for group in members.values() for i, d in enumerate(group)}
-    used = {k: 0 for k in members}
+    used = dict.fromkeys(members, 0)
 
     def descend(depth: int) -> Iterator[np.ndarray]:
         if depth == len(free):

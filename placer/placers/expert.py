@@ -83,7 +83,7 @@ def expert(problem: PlacementProblem, rule: str = "auto") -> np.ndarray:
 
 def forward_name(name: str) -> str:
     """The name with the marks of gradients and updates taken away."""
-    kept = []
+    kept: list[str] = []
     for segment in name.split("/"):
         if _GRADIENT_SCOPE.match(segment):
             # "training/gradients/a" and "gradients/a" both follow "a".

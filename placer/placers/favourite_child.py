@@ -46,7 +46,7 @@ def favourite_children(
     seconds = problem.device_seconds[devices].min(axis=0)
     # One edge for a pair of ops: the tensors between them go one after the other.
     key, inverse = np.unique(src * n + dst, return_inverse=True)
-    cost = np.bincount(inverse, weights=cost, minlength=len(key))
+    edge_seconds = np.bincount(inverse, weights=cost, minlength=len(key))
     src, dst = key // n, key % n
     crosses = units.unit_of[src] != units.unit_of[dst]
     if not crosses.any() or len(devices) < 2:
@@ -59,11 +59,11 @@ def favourite_children(
     outer = a != b
     if len(nodes) > lp_max_ops:
         _LOG.info("m_sct: %d nodes, taking favourite children by transfer time", len(nodes))
-        value = np.where(crosses, -cost, np.inf)
+        value = np.where(crosses, -edge_seconds, np.inf)
         chosen = np.flatnonzero(crosses)
     else:
         value = np.full(len(src), np.inf)
-        relaxed = _relaxation(work, a[outer], b[outer], cost[outer], crosses[outer])
+        relaxed = _relaxation(work, a[outer], b[outer], edge_seconds[outer], crosses[outer])
         if relaxed is None:
             return favourite
         value[outer] = relaxed
@@ -128,9 +128,7 @@ def _relaxation(
     bounds.append(-work * scale)
     base = edges + nodes
     for end in (a, b):
-        members, inverse, counts = np.unique(
-            end[variable], return_inverse=True, return_counts=True
-        )
+        _, inverse, counts = np.unique(end[variable], return_inverse=True, return_counts=True)
         # With one edge the constraint is x >= 0.
         several = counts > 1
         number = np.cumsum(several) - 1

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placer.grouping.grouping import Grouping
-from placer.simulator import Evaluation
 from placer.problem import PlacementProblem
+from placer.simulator import Evaluation
 
 if TYPE_CHECKING:
     from placer.search.state import Search

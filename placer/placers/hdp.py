@@ -85,14 +85,17 @@ def _run(search: Search, parameters: HdpParameters) -> None:
     progress = Progress(search, parameters.evaluations)
     baseline: float | None = None
     while not progress.done():
+        # The networks always see whole batches, or TensorFlow would trace them anew.
+        sample = model.sample(parameters.batch)
         batch = progress.room(parameters.batch)
-        sample = model.sample(batch)
         group_devices = devices[sample.devices].astype(np.int32)
-        wished = np.take_along_axis(group_devices, sample.groups, axis=1)
+        wished = np.take_along_axis(group_devices, sample.groups, axis=1)[:batch]
         legal = allowed[chosen[None, :], wished]
         rows = np.tile(fallback, (batch, 1))
         rows[:, chosen] = np.where(legal, wished, fallback[chosen])
         evaluation = search.evaluate(rows[:, units.unit_of], NAME)
+        if batch < parameters.batch:
+            return
         reward = -np.sqrt(graded_cost(evaluation, memory, parameters.memory_penalty))
         if baseline is None:
             baseline = float(reward.mean())

@@ -98,9 +98,9 @@ class Hdp(tf.Module):
         noise = self._rng.gumbel(size=(batch, *logits.shape)).astype(np.float32)
         groups = (logits[None] + noise).argmax(axis=2)
         group_features = np.stack([self._group_features(g) for g in groups])
-        noise = self._rng.gumbel(size=(batch, self._num_groups, self._num_devices))
+        size = (batch, self._num_groups, self._num_devices)
         devices = self._draw(
-            tf.constant(group_features), tf.constant(noise.astype(np.float32))
+            tf.constant(group_features), tf.constant(self._rng.gumbel(size=size).astype(np.float32))
         ).numpy()
         return Sample(groups, devices.astype(np.int64), group_features)
 
@@ -195,11 +195,11 @@ class Hdp(tf.Module):
         )
         return devices, logits
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False)
     def _draw(self, group_features: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
         return tf.transpose(self._decode(group_features, noise, forced=False)[0])
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False)
     def _update(
         self,
         groups: tf.Tensor,

@@ -53,10 +53,8 @@ def heft(
     schedule = ListSchedule(problem, units, devices, contention=contention)
     latency, per_byte = mean_link(problem, devices)
     _, _, tensor = executed_edges(graph)
-    # The mean over pairs of devices, equal ones included: those transfer nothing.
-    apart = (len(devices) - 1) / len(devices)
-    edge_seconds = apart * (
-        latency + per_byte * np.where(tensor >= 0, graph.tensor_bytes[np.maximum(tensor, 0)], 0)
+    edge_seconds = latency + per_byte * np.where(
+        tensor >= 0, graph.tensor_bytes[np.maximum(tensor, 0)], 0
     )
     mean_seconds = problem.device_seconds.mean(axis=0)
     rank = upward_rank(graph, mean_seconds, edge_seconds)

@@ -68,7 +68,7 @@ def partition(
         return result
     whole = coplacement.unit_graph(problem, units)
     pointer, neighbour, num_bytes = induced_subgraph(whole, kept)
-    seconds = whole.seconds[np.ix_(devices, kept)]
+    seconds = whole.seconds[devices][:, kept]
     speed = 1.0 / np.maximum(seconds.sum(axis=1), 1e-12)
     # Its fields are set through names that it defines as it loads.
     options: Any = library.Options()
@@ -96,4 +96,5 @@ SPEC = PlacerSpec(
     MetisParameters,
     _run,
     extra="partition",
+    module="pymetis",
 )

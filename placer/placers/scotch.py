@@ -89,7 +89,7 @@ def static_mapping(
     fixed[single] = usable[mapped][single].argmax(axis=1)
     # Devices that can do all of the work set the speeds.
     common = usable[mapped].all(axis=1)
-    seconds = whole.seconds[np.ix_(devices, mapped)]
+    seconds = whole.seconds[devices][:, mapped]
     sample = seconds[:, common] if common.any() else seconds
     speed = 1.0 / np.maximum(sample.sum(axis=1), 1e-12)
     capacity = np.maximum(np.rint(1000.0 * speed / speed.max()), 1).astype(np.int64)
@@ -135,7 +135,9 @@ def static_mapping(
     return result
 
 
-def induced_subgraph(whole: UnitGraph, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def induced_subgraph(
+    whole: UnitGraph, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(pointer, neighbour, num_bytes) of the subgraph of the units `kept`."""
     number = np.full(len(whole.pointer) - 1, -1, np.int64)
     number[kept] = np.arange(len(kept))
@@ -160,6 +162,7 @@ SPECS = (
         ScotchParameters,
         _run_scotch,
         extra="partition",
+        module="scotchpy",
     ),
     PlacerSpec(
         "mincut",
@@ -168,5 +171,6 @@ SPECS = (
         ScotchParameters,
         _run_mincut,
         extra="partition",
+        module="scotchpy",
     ),
 )

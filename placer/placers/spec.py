@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,7 @@ class PlacerSpec:
       run: evaluates proposals through the search until it is done or `search.stopped()`. Its
         random choices follow from `search.seed` alone.
       extra: pip extra that it needs, "" for none.
+      module: the module of that extra that it imports.
     """
 
     name: str
@@ -57,6 +59,12 @@ class PlacerSpec:
     parameters: type
     run: Callable[[Search, Any], None]
     extra: str = ""
+    module: str = ""
+
+    @property
+    def installed(self) -> bool:
+        """Whether the optional package that it needs, if any, is there."""
+        return not self.module or importlib.util.find_spec(self.module) is not None
 
     def describe(self) -> list[tuple[str, str, str]]:
         """(name, default, help) of each parameter."""
@@ -118,7 +126,7 @@ def _convert(method: str, field: dataclasses.Field, kind: Any, value: Any) -> An
         return str(value)
     try:
         number = kind(value)
-        if isinstance(value, float) and number != value or number != number:
+        if (isinstance(value, float) and number != value) or number != number:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         noun = "a whole number" if kind is int else "a number"
