@@ -24,6 +24,8 @@ EXPERIMENTS = {
     "learning": "search curves of the policies and other searches, several seeds with bands",
     "explain": "one placement against Expert: pictures, time by device, critical path",
     "speed": "placements a second, full runs and moves; time and memory from 10^4 to 10^6 ops",
+    "measured": "real steps on pinned workers with intervals, and a training run",
+    "scale": "time and memory of each stage, 10^3 to 10^6 ops, 2 to 64 devices",
     "agreement": "the simulator against Grappler's own, with free transfers",
 }
 OUTPUT = "benchmark-results"
