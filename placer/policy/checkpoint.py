@@ -52,7 +52,7 @@ class Checkpoints:
         }
         # Variables by position: the order in which the policy creates them is fixed.
         self._checkpoint = tf.train.Checkpoint(
-            weights=[v.value for v in learner.policy.variables],
+            weights=[v.value for v in learner.policy.trainable_variables],
             optimizer=[v.value for v in learner.optimizer.variables],
             state=self._arrays,
         )
@@ -69,9 +69,7 @@ class Checkpoints:
             self._manager.save(checkpoint_number=self._training.state.iteration)
         except (OSError, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0]
-            raise PlacerError(
-                f"cannot write a checkpoint to {self._directory}: {reason}"
-            ) from None
+            raise PlacerError(f"cannot write a checkpoint to {self._directory}: {reason}") from None
         text = text_format.MessageToString(self.metadata())
         write_atomically(self._directory / METADATA, text.encode())
 
@@ -87,7 +85,7 @@ class Checkpoints:
         self._check_metadata()
         try:
             self._checkpoint.restore(path).assert_consumed()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
+        except (AssertionError, IndexError, ValueError, tf.errors.OpError) as error:
             reason = str(error).strip().splitlines()[0]
             raise PlacerError(f"cannot read checkpoint {path}: {reason}") from None
         arrays = {name: variable.numpy() for name, variable in self._arrays.items()}

@@ -66,9 +66,7 @@ class Learner:
             )
             gain = advantages[:, None]
             if clip > 0:
-                old = tf.where(
-                    imitate[:, None], tf.stop_gradient(log_probs), decoded.log_probs
-                )
+                old = tf.where(imitate[:, None], tf.stop_gradient(log_probs), decoded.log_probs)
                 ratio = tf.exp(log_probs - old)
                 clipped = tf.clip_by_value(ratio, 1.0 - clip, 1.0 + clip)
                 surrogate = tf.minimum(ratio * gain, clipped * gain)
@@ -89,9 +87,7 @@ class Learner:
         learning_rate: tf.Tensor,
     ) -> tf.Tensor:
         """One step of Adam; arguments as `gradients`. Returns the gradient's norm, float32."""
-        gradients = self.gradients(
-            decoded, incumbents, stay, advantages, imitate, entropy_weight
-        )
+        gradients = self.gradients(decoded, incumbents, stay, advantages, imitate, entropy_weight)
         gradients, norm = tf.clip_by_global_norm(gradients, self.settings.clip_norm)
         self.optimizer.learning_rate.assign(learning_rate)
         self.optimizer.apply(gradients)

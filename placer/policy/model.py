@@ -103,6 +103,7 @@ class PlacementPolicy(keras.Model):
             return keras.layers.LSTM(
                 units,
                 return_sequences=True,
+                seed=next(seeds),
                 kernel_initializer=glorot(),
                 recurrent_initializer=keras.initializers.Orthogonal(seed=next(seeds)),
                 name=name,

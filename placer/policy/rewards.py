@@ -38,28 +38,38 @@ def rewards(
 
 
 def advantages(
-    reward: np.ndarray, learnable: np.ndarray, baseline: float, settings: PolicySettings
+    reward: np.ndarray,
+    learnable: np.ndarray,
+    level: np.ndarray,
+    baseline: float,
+    settings: PolicySettings,
 ) -> np.ndarray:
     """float64[B], how much better each sample was than expected; 0 where not `learnable`.
 
     Args:
       reward: float64[B].
       learnable: bool[B], samples that may be learnt from.
+      level: int[B]; means and deviations are taken over the samples of one level.
       baseline: the moving average of rewards, for settings.baseline == "moving".
       settings: `baseline` and `normalize` are read.
     """
     result = np.zeros_like(reward)
-    count = int(learnable.sum())
-    if count == 0:
-        return result
-    used = reward[learnable]
-    if settings.baseline == "moving":
-        value = used - baseline
-    elif count == 1:
-        value = np.zeros(1)
-    else:
-        value = (used - used.mean()) * (count / (count - 1))
-    if settings.normalize:
-        value = value / (used.std() + 1e-6)
-    result[learnable] = value
+    for number in np.unique(level):
+        used = learnable & (level == number)
+        count = int(used.sum())
+        if count == 0:
+            continue
+        if settings.baseline == "moving":
+            value = reward[used] - baseline
+        elif count == 1:
+            value = np.zeros(1)
+        elif settings.baseline == "rank":
+            rank = np.argsort(np.argsort(-reward[used], kind="stable"), kind="stable") + 1.0
+            value = np.maximum(np.log(count / 2 + 1.0) - np.log(rank), 0.0)
+            value = value / value.sum() * count - 1.0
+        else:
+            value = (reward[used] - reward[used].mean()) * (count / (count - 1))
+        if settings.normalize and settings.baseline != "rank":
+            value = value / (reward[used].std() + 1e-6)
+        result[used] = value
     return result

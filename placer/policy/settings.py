@@ -29,6 +29,10 @@ class PolicySettings:
       incumbents: whether samples are decoded as changes of good placements found before; 0 for
         none, else the number of such placements kept.
       fresh: share of the samples that are decoded from nothing although incumbents exist.
+      warm_up: placements decoded from nothing before the first incumbents are used.
+      levels: how many degrees of reluctance to change an incumbent there are.
+      fewest_changes: groups that the most reluctant are expected to move, before training.
+      most_changes: share of the groups that the least reluctant are expected to move.
       samples: placements sampled between two updates (K of the paper).
       update_samples: of these, how many an update learns from: the best and the worst.
       epochs: passes over the same samples; more than 1 needs `ppo_clip`.
@@ -63,8 +67,12 @@ class PolicySettings:
     features: str = "costs"
     attention: str = "dot"
     device_features: bool = True
-    incumbents: int = 0
-    fresh: float = 0.0
+    incumbents: int = 4
+    fresh: float = 0.1
+    warm_up: int = 1024
+    levels: int = 8
+    fewest_changes: float = 1.5
+    most_changes: float = 0.15
     samples: int = 128
     update_samples: int = 64
     epochs: int = 1
@@ -83,7 +91,7 @@ class PolicySettings:
     entropy: float = 0.02
     final_entropy: float = 0.0
     horizon: int = 40_000
-    imitation: float = 0.0
+    imitation: float = 0.3
     elites: int = 8
     break_symmetry: bool = True
     patience: int = 0
@@ -93,7 +101,7 @@ class PolicySettings:
             "features": ("shapes", "costs"),
             "attention": ("additive", "dot"),
             "reward": ("sqrt", "log"),
-            "baseline": ("moving", "leave_one_out"),
+            "baseline": ("moving", "leave_one_out", "rank"),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:

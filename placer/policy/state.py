@@ -24,6 +24,7 @@ class TrainingState:
       baseline: moving average of rewards; NaN before the first.
       best_reward: of any sample; -inf before the first.
       best_at: `placements` when it was found.
+      stay: float32[levels] added to the logit of the incumbent's device, by level.
       elite_devices: int32[E, G].
       elite_rewards: float64[E].
       elite_incumbents: int32[E, G] what each was decoded from.
@@ -38,6 +39,7 @@ class TrainingState:
     baseline: float
     best_reward: float
     best_at: int
+    stay: np.ndarray
     elite_devices: np.ndarray
     elite_rewards: np.ndarray
     elite_incumbents: np.ndarray
@@ -58,6 +60,7 @@ class TrainingState:
             baseline=float("nan"),
             best_reward=-np.inf,
             best_at=0,
+            stay=np.zeros(settings.levels, np.float32),
             elite_devices=np.zeros((e, g), np.int32),
             elite_rewards=np.full(e, -np.inf),
             elite_incumbents=np.full((e, g), d, np.int32),

@@ -81,6 +81,13 @@ class Training:
         policy = PlacementPolicy(self.features, settings, search.seed)
         self.learner = Learner(policy, settings)
         self.state = TrainingState.initial(self.features, settings)
+        # Groups that each level is to move: from fewest to most in even ratios.
+        movable = int((self.features.allowed.sum(axis=1) > 1).sum())
+        most = max(settings.most_changes * movable, settings.fewest_changes)
+        self._aims = np.geomspace(settings.fewest_changes, most, settings.levels)
+        odds = np.maximum(movable / self._aims - 1.0, 0.1)
+        choices = max(self.features.allowed.shape[1] - 1, 1)
+        self.state.stay = np.log(odds * choices).astype(np.float32)
 
     def converged(self) -> bool:
         """Whether nothing better has been found for settings.patience placements."""
@@ -90,7 +97,7 @@ class Training:
     def iterate(self) -> None:
         """One batch: sample, evaluate, learn."""
         settings, state, search = self.settings, self.state, self.search
-        incumbents, stay = self._choose_incumbents()
+        incumbents, stay, level = self._choose_incumbents()
         seed = np.array([search.seed, state.iteration], np.int32)
         decoded = self.learner.sample(incumbents, stay, seed)
         devices = decoded.devices.numpy()
@@ -106,13 +113,46 @@ class Training:
         if reward.max() > state.best_reward:
             state.best_reward = float(reward.max())
             state.best_at = state.placements
-        self._learn(decoded, devices, incumbents, stay, reward, np.asarray(evaluation.feasible))
+        self._adjust_stay(devices, incumbents, level)
+        self._learn(
+            decoded, devices, incumbents, stay, level, reward, np.asarray(evaluation.feasible)
+        )
 
-    def _choose_incumbents(self) -> tuple[np.ndarray, np.ndarray]:
-        """int32[B, G] and float32[B]: what to change, and how reluctantly."""
+    def _choose_incumbents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What each sample changes, and how reluctantly.
+
+        Returns:
+          int32[B, G] incumbents, float32[B] stay, int32[B] level: samples of one level are
+          compared with each other. Level 0 changes nothing but starts afresh.
+        """
+        settings, state = self.settings, self.state
         g, d = self.features.allowed.shape
-        count = self.settings.samples
-        return np.full((count, g), d, np.int32), np.zeros(count, np.float32)
+        count = settings.samples
+        incumbents = np.full((count, g), d, np.int32)
+        stay = np.zeros(count, np.float32)
+        level = np.zeros(count, np.int32)
+        known = int(np.isfinite(state.elite_rewards[: settings.incumbents]).sum())
+        if known == 0 or state.placements < settings.warm_up:
+            return incumbents, stay, level
+        fresh = round(settings.fresh * count)
+        changed = np.arange(fresh, count)
+        rng = np.random.default_rng([self.search.seed, state.iteration])
+        incumbents[changed] = state.elite_devices[rng.integers(0, known, changed.size)]
+        level[changed] = 1 + changed % settings.levels
+        stay[changed] = state.stay[level[changed] - 1]
+        return incumbents, stay, level
+
+    def _adjust_stay(self, devices: np.ndarray, incumbents: np.ndarray, level: np.ndarray) -> None:
+        """Keeps the changes that each level makes near its aim, whatever the policy learns.
+
+        Most changes harm; left alone, the policy would soon make none.
+        """
+        changes = (devices != incumbents).sum(axis=1)
+        for number, aim in enumerate(self._aims):
+            made = changes[level == number + 1]
+            if made.size:
+                correction = 0.5 * np.log((made.mean() + 0.1) / (aim + 0.1))
+                self.state.stay[number] += np.float32(np.clip(correction, -1.0, 1.0))
 
     def _learn(
         self,
@@ -120,6 +160,7 @@ class Training:
         devices: np.ndarray,
         incumbents: np.ndarray,
         stay: np.ndarray,
+        level: np.ndarray,
         reward: np.ndarray,
         feasible: np.ndarray,
     ) -> None:
@@ -129,12 +170,10 @@ class Training:
         learnable = np.ones(len(reward), bool)
         if 0 < settings.failing_updates <= state.updates:
             learnable = feasible
-        advantage = advantages(reward, learnable, state.baseline, settings)
+        advantage = advantages(reward, learnable, level, state.baseline, settings)
         decay = settings.baseline_decay
         if learnable.any():
-            state.baseline = float(
-                decay * state.baseline + (1 - decay) * reward[learnable].mean()
-            )
+            state.baseline = float(decay * state.baseline + (1 - decay) * reward[learnable].mean())
         rows = _extremes(advantage, settings.update_samples)
         batch = [
             devices[rows],
@@ -145,10 +184,11 @@ class Training:
         conditions = [incumbents[rows], stay[rows]]
         weight = advantage[rows]
         imitate = np.zeros(len(rows), bool)
-        if settings.imitation > 0:
+        if settings.imitation > 0 or settings.incumbents > 0:
             state.keep_elites(
                 devices, reward, incumbents, stay, decoded.usable.numpy(), decoded.features.numpy()
             )
+        if settings.imitation > 0:
             elites = [
                 state.elite_devices,
                 np.zeros(state.elite_devices.shape, np.float32),

@@ -1,0 +1,157 @@
+"""Training: it learns, obeys the budget, and depends on the seed alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from placer import devices
+from placer.errors import PlacerError
+from placer.policy import PolicySettings, train
+from placer.policy.rewards import advantages, rewards
+from placer.policy.train import Training
+from placer.simulator import Evaluation
+from tests.policy.problems import chains, search_of, two_gpus
+
+
+def optimum(problem) -> float:
+    """By evaluating every placement of the groups."""
+    _, grouping, simulator = problem
+    count = grouping.num_groups
+    everything = (np.arange(1 << count)[:, None] >> np.arange(count)) & 1
+    result = simulator.evaluate(everything.astype(np.int32), grouping.group_of)
+    return float(result.step_seconds[result.feasible].min())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_policy_alone_places_two_chains_on_two_devices_optimally(seed):
+    problem = chains(two_gpus())
+    search = search_of(problem, evaluations=6000, seed=seed)
+    best = optimum(problem)
+
+    def stop_at_optimum(s):
+        if s.best_seconds <= best * (1 + 1e-9):
+            s.budget = type(s.budget)(evaluations=0)
+
+    search._on_progress = stop_at_optimum
+    train(search)
+    assert search.best_seconds == pytest.approx(best, rel=1e-9)
+    assert set(search.history().source) == {"policy"}
+
+
+def test_the_papers_policy_learns():
+    search = search_of(chains(devices.parse("k80:2"), length=2), evaluations=10**6)
+    training = Training(search, PolicySettings.named("icml2017"))
+    means = []
+    learn = training._learn
+
+    def recorded(decoded, devices, incumbents, stay, level, reward, feasible):
+        means.append(reward.mean())
+        learn(decoded, devices, incumbents, stay, level, reward, feasible)
+
+    training._learn = recorded
+    for _ in range(120):
+        training.iterate()
+    assert np.mean(means[-20:]) > np.mean(means[:5])
+    assert training.state.updates == 120
+
+
+def test_budget_is_met_to_the_placement_and_counts_no_more():
+    problem = chains(two_gpus(), length=1)
+    search = search_of(problem, evaluations=300)
+    train(search, PolicySettings(samples=128))
+    assert search.evaluations == 300
+
+
+def test_patience_ends_a_run_that_finds_nothing_better():
+    search = search_of(chains(two_gpus(), length=1), evaluations=10**6)
+    train(search, PolicySettings(patience=512))
+    assert search.evaluations < 10_000
+
+
+_RUN = """
+import sys
+import tensorflow as tf
+threads = int(sys.argv[1])
+tf.config.threading.set_intra_op_parallelism_threads(threads)
+tf.config.threading.set_inter_op_parallelism_threads(threads)
+from placer import devices
+from placer.policy import train
+from placer.policy.settings import PolicySettings
+from placer.policy.train import Training
+from tests.policy.problems import chains, search_of
+search = search_of(chains(devices.parse("k80:2"), count=8, length=12), evaluations=10**6, seed=7)
+training = Training(search, PolicySettings(warm_up=256, samples=128))
+for _ in range(4):
+    training.iterate()
+weights = b"".join(v.numpy().tobytes() for v in training.learner.policy.trainable_variables)
+import hashlib
+print(hashlib.sha256(weights + search.best.tobytes()).hexdigest(), search.best_seconds)
+"""
+
+
+def test_seed_alone_decides_whatever_the_number_of_threads():
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    results = {
+        subprocess.run(
+            [sys.executable, "-c", _RUN, str(threads)],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for threads in (1, 3)
+    }
+    assert len(results) == 1
+
+
+def evaluation(seconds, peak, feasible) -> Evaluation:
+    nothing = np.zeros((len(seconds), 1))
+    return Evaluation(
+        np.array(seconds), np.array(peak)[:, None], np.array(feasible), nothing, nothing, nothing
+    )
+
+
+def test_rewards_of_the_paper_and_of_the_modern_preset():
+    result = evaluation([4.0, 1.0], [50, 150], [True, False])
+    limit = np.array([100])
+    np.testing.assert_allclose(
+        rewards(result, limit, PolicySettings.named("icml2017")), [-2.0, -10.0]
+    )
+    modern = rewards(result, limit, PolicySettings())
+    assert modern[0] == pytest.approx(-np.log(4.0))
+    # The more bytes in excess, the worse.
+    worse = rewards(evaluation([1.0], [200], [False]), limit, PolicySettings())
+    assert worse[0] < modern[1] < 0.0
+
+
+def test_advantages():
+    everything, level = np.ones(4, bool), np.array([0, 0, 1, 1])
+    reward = np.array([1.0, 3.0, 10.0, 30.0])
+    loo = PolicySettings(baseline="leave_one_out", normalize=False)
+    # By hand: reward less the mean of the others of its level.
+    np.testing.assert_allclose(advantages(reward, everything, level, 0.0, loo), [-2, 2, -20, 20])
+    paper = PolicySettings.named("icml2017")
+    np.testing.assert_allclose(
+        advantages(reward, np.array([True, False, True, True]), level, 2.0, paper), [-1, 0, 8, 28]
+    )
+    rank = advantages(reward, everything, np.zeros(4, int), 0.0, PolicySettings(baseline="rank"))
+    assert rank.sum() == pytest.approx(0.0)
+    assert (np.diff(rank) >= 0).all()
+
+
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(PlacerError, match="icml2017"):
+        PolicySettings.named("nonsense")
+    with pytest.raises(PlacerError, match="nosuch"):
+        PolicySettings.named("modern", nosuch=1)
+    with pytest.raises(PlacerError, match="features"):
+        PolicySettings(features="pixels")
+    with pytest.raises(PlacerError, match="hidden"):
+        PolicySettings(hidden=7)
+    with pytest.raises(PlacerError, match="ppo_clip"):
+        PolicySettings(epochs=2, ppo_clip=0.0)
