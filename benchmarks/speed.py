@@ -1,17 +1,19 @@
 """speed: placements a second of the simulator, and how its time and memory grow with the graph.
 
-Rates are the best of several repeats, so that other programs on the machine disturb little. Every
+Other programs on the machine should disturb little: rates on one thread are by its CPU time, and
+all are sums over small chunks of the batch, each chunk's time the best of several rounds. Every
 placement is simulated in full, with memory, unless the row says otherwise.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,11 @@ from placer.graph import read
 from placer.simulator import Simulator
 
 _MIB = 2.0**20
+# Placements that are timed together: a few milliseconds.
+_CHUNK = 20
+
+# Threads, and what simulates a slice of the placements.
+Way = tuple[int, Callable[[slice], object]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,20 +37,23 @@ class Settings:
     """Settings of the experiment."""
 
     rows: tuple[str, ...] = setting(("inception_v3:4", "nmt:4", "rnnlm:4"), "models and GPUs")
-    placements: int = setting(500, "placements in a batch")
-    repeats: int = setting(7, "repeats, of which the best counts")
+    placements: int = setting(400, "placements to simulate")
+    repeats: int = setting(7, "rounds, of which the best counts")
     grappler: int = setting(3, "placements that Grappler's MeasureCosts simulates, 0 for none")
     ops: tuple[int, ...] = setting((10**4, 10**5, 10**6), "sizes of the synthetic graph")
 
 
-def best_seconds(work: Callable[[], object], repeats: int) -> float:
-    """Wall time of the fastest of several calls, seconds."""
-    times = []
+def best_seconds(
+    work: Sequence[Callable[[], object]], repeats: int, clock: Callable[[], float]
+) -> float:
+    """The time of all pieces of work, each the best of several calls; seconds."""
+    best = [np.inf] * len(work)
     for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for i, piece in enumerate(work):
+            start = clock()
+            piece()
+            best[i] = min(best[i], clock() - start)
+    return float(sum(best))
 
 
 def measure_rates(case: Case, placements: int, repeats: int, seed: int = 0) -> pd.DataFrame:
@@ -58,57 +68,59 @@ def measure_rates(case: Case, placements: int, repeats: int, seed: int = 0) -> p
     group_of = grouping.group_of
     gpus = np.array(list(case.problem.topology.accelerators), np.int32)
     executed = int(case.problem.graph.executed.sum())
-    groups = int(group_of.max()) + 1
-    one = np.full((placements, groups), gpus[0], np.int32)
-    scattered = rng.choice(gpus, (placements, groups))
+    number = int(group_of.max()) + 1
+    one = np.full((placements, number), gpus[0], np.int32)
+    scattered = rng.choice(gpus, (placements, number))
     # Contiguous parts, cut at random places: what a search looks at after its first seconds.
-    parts = np.sort(rng.integers(0, groups + 1, (placements, gpus.size - 1)), axis=1)
-    contiguous = gpus[(np.arange(groups)[None, :, None] >= parts[:, None, :]).sum(axis=2)]
+    parts = np.sort(rng.integers(0, number + 1, (placements, gpus.size - 1)), axis=1)
+    contiguous = gpus[(np.arange(number)[None, :, None] >= parts[:, None, :]).sum(axis=2)]
     by_op = rng.choice(gpus, (placements, simulator.num_ops))
     base = contiguous[0]
-    slots = rng.integers(0, groups, placements)
+    slots = rng.integers(0, number, placements)
     devices = rng.choice(gpus, placements)
     moved = np.tile(base, (placements, 1))
     moved[np.arange(placements), slots] = devices
     evaluator = simulator.moves_from(base, group_of)
     cutoff = evaluator.step_seconds
 
-    def full(rows: np.ndarray, threads: int) -> Callable[[], object]:
-        return lambda: simulator.evaluate(rows, group_of, threads=threads)
-
-    ways: list[tuple[str, int, Callable[[], object]]] = [
-        ("one GPU", 1, full(one, 1)),
-        ("contiguous groups", 1, full(contiguous, 1)),
-        ("contiguous groups", 2, full(contiguous, 2)),
-        ("random groups", 1, full(scattered, 1)),
-        ("random groups", 2, full(scattered, 2)),
-        ("random ops", 1, lambda: simulator.evaluate(by_op, threads=1)),
-        ("one group moved, full runs", 1, full(moved, 1)),
-        ("one group moved, moves", 1, lambda: evaluator.evaluate(slots, devices, threads=1)),
-        (
-            "one group moved, full runs to the base's step",
-            1,
-            lambda: simulator.evaluate(moved, group_of, threads=1, cutoff=cutoff),
-        ),
-        (
-            "one group moved, moves to the base's step",
-            1,
-            lambda: evaluator.evaluate(slots, devices, threads=1, cutoff=cutoff),
-        ),
-    ]
-    records = []
-    for what, threads, work in ways:
-        seconds = best_seconds(work, repeats)
-        records.append(
-            {
-                "row": case.name,
-                "ops": executed,
-                "what": what,
-                "threads": threads,
-                "rate": placements / seconds,
-                "ns_per_op": seconds * threads / placements / executed * 1e9,
-            }
+    def full(rows: np.ndarray, threads: int = 1, limit: float = np.inf) -> Way:
+        groups = group_of if rows.shape[1] == number else None
+        return threads, lambda part: simulator.evaluate(
+            rows[part], groups, threads=threads, cutoff=limit
         )
+
+    def moves(limit: float = np.inf) -> Way:
+        return 1, lambda part: evaluator.evaluate(
+            slots[part], devices[part], threads=1, cutoff=limit
+        )
+
+    ways = {
+        "one GPU": [full(one)],
+        "contiguous groups": [full(contiguous), full(contiguous, 2)],
+        "random groups": [full(scattered), full(scattered, 2)],
+        "random ops": [full(by_op)],
+        "one group moved, full runs": [full(moved)],
+        "one group moved, moves": [moves()],
+        "one group moved, full runs to the base's step": [full(moved, 1, cutoff)],
+        "one group moved, moves to the base's step": [moves(cutoff)],
+    }
+    chunks = [slice(i, i + _CHUNK) for i in range(0, placements, _CHUNK)]
+    records = []
+    for what, variants in ways.items():
+        for threads, work in variants:
+            clock = time.thread_time if threads == 1 else time.perf_counter
+            pieces = [functools.partial(work, part) for part in chunks]
+            seconds = best_seconds(pieces, repeats, clock)
+            records.append(
+                {
+                    "row": case.name,
+                    "ops": executed,
+                    "what": what,
+                    "threads": threads,
+                    "rate": placements / seconds,
+                    "ns_per_op": seconds * threads / placements / executed * 1e9,
+                }
+            )
     return pd.DataFrame(records)
 
 
@@ -118,7 +130,7 @@ def measure_grappler(case: Case, placements: int) -> float:
     simulator = GrapplerSimulator(source, case.problem.topology)
     gpu = next(iter(case.problem.topology.accelerators))
     placement = np.full(case.simulator.num_ops, gpu, np.int32)
-    return 1 / best_seconds(lambda: simulator.run(placement), placements)
+    return 1 / best_seconds([lambda: simulator.run(placement)], placements, time.perf_counter)
 
 
 def measure_scale(num_ops: int, repeats: int) -> dict[str, float]:
@@ -146,7 +158,8 @@ def measure_scale(num_ops: int, repeats: int) -> dict[str, float]:
     start = time.perf_counter()
     simulator = Simulator(inputs)
     build_seconds = time.perf_counter() - start
-    seconds = best_seconds(lambda: simulator.evaluate(placement, threads=1), repeats) / copies
+    run = functools.partial(simulator.evaluate, placement, threads=1)
+    seconds = best_seconds([run], repeats, time.thread_time) / copies
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     return {
         "ops": num_ops,

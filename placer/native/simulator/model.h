@@ -49,7 +49,7 @@ struct OpCost {
   double seconds;       // compute time plus the device's launch time
   int64_t start_bytes;  // allocated when it starts: temporaries and outputs that own their buffer
   int64_t end_bytes;    // released when it ends: temporaries and outputs nobody consumes
-  double rank;          // seconds + the longest chain of least times behind it: start + rank <= step
+  double rank;          // seconds + longest chain of least times behind it: start + rank <= step
 };
 
 // A buffer that an op releases when it ends.
