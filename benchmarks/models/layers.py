@@ -171,7 +171,7 @@ def convolution(
 def batch_norm(
     graph: TrainingGraph, path: str, images: tf.Tensor, momentum: float, scale: bool
 ) -> tf.Tensor:
-    """Batch normalisation in training mode (fused), with its moving averages.
+    """Batch normalisation in training mode, with its moving averages.
 
     Args:
       graph: where the weights and the updates of the moving averages go.
@@ -193,10 +193,22 @@ def batch_norm(
         graph.weight(f"{path}/moving_variance", channels, ones, trainable=False),
     )
     with scope(path):
-        factor = gamma.value() if gamma is not None else tf.ones(channels, name="ones")
-        outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
-            images, factor, beta.value(), epsilon=1e-3, is_training=True, name="BatchNorm"
-        )
+        if graph.options.batch_norm == "fused":
+            factor = gamma.value() if gamma is not None else tf.ones(channels, name="ones")
+            outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+                images, factor, beta.value(), epsilon=1e-3, is_training=True, name="BatchNorm"
+            )
+        else:
+            mean, variance = tf.nn.moments(images, [0, 1, 2], name="moments")
+            outputs = tf.nn.batch_normalization(
+                images,
+                mean,
+                variance,
+                beta.value(),
+                gamma.value() if gamma is not None else None,
+                1e-3,
+                name="BatchNorm",
+            )
     for average, value in zip(averages, (mean, variance), strict=True):
         with scope(f"{average.variable.op.name}/update"):
             change = (average.variable.value() - value) * (1.0 - momentum)

@@ -55,6 +55,7 @@ _AGGREGATIONS = {
 }
 _INPUTS = ("synthetic", "placeholder")
 _READS = ("variable", "use")
+_BATCH_NORMS = ("composed", "fused")
 
 
 def _check_choice(parameter: str, value: str, choices: Sequence[str]) -> None:
@@ -74,6 +75,9 @@ class TrainingOptions:
         of two that frees each as it goes.
       reads: `variable`, one ReadVariableOp a variable that all uses share (as the `read` op of
         reference variables), or `use`, one for each use (as resource variables in Python code).
+      colocate_gradients: whether a gradient must run where its forward op runs; off, as is
+        TensorFlow 1's default, which the paper's graphs were made with.
+      batch_norm: `composed` of means and elementwise ops, as Keras' layer makes it, or `fused`.
       inputs: `synthetic`, data made inside the graph, or `placeholder`.
       seed: of the initial weights and the synthetic data.
     """
@@ -82,6 +86,8 @@ class TrainingOptions:
     learning_rate: float = 1e-3
     aggregation: str = "add_n"
     reads: str = "variable"
+    colocate_gradients: bool = False
+    batch_norm: str = "composed"
     inputs: str = "synthetic"
     seed: int = 1
 
@@ -89,6 +95,7 @@ class TrainingOptions:
         _check_choice("optimizer", self.optimizer, tuple(_OPTIMIZERS))
         _check_choice("aggregation", self.aggregation, tuple(_AGGREGATIONS))
         _check_choice("reads", self.reads, _READS)
+        _check_choice("batch_norm", self.batch_norm, _BATCH_NORMS)
         _check_choice("inputs", self.inputs, _INPUTS)
         if not self.learning_rate > 0:
             raise PlacerError(f"learning_rate={self.learning_rate}: must be positive")
@@ -213,10 +220,11 @@ class TrainingGraph:
         """
         loss = tf.identity(loss, name="loss")
         variables = tf.compat.v1.trainable_variables()
-        gradients = tf.gradients(
+        gradients = tf.compat.v1.gradients(
             loss,
             variables,
             name="gradients",
+            colocate_gradients_with_ops=self.options.colocate_gradients,
             aggregation_method=_AGGREGATIONS[self.options.aggregation],
         )
         unused = [v.op.name for v, g in zip(variables, gradients, strict=True) if g is None]
