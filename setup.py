@@ -94,7 +94,8 @@ def native_extensions() -> list[Extension]:
             ),
             include_dirs=[pybind11.get_include()],
             language="c++",
-            extra_compile_args=COMPILE_FLAGS,
+            # No fused multiply-add: every machine gives the same bits.
+            extra_compile_args=[*COMPILE_FLAGS, "-ffp-contract=off"],
             extra_link_args=["-pthread"],
         ),
         # Nothing of TensorFlow is linked: see placer/native/plugin/tensorflow_api.h.
