@@ -19,6 +19,9 @@ from placer.graph.colocation import frame_paths
 from placer.graph.op_graph import OpGraph
 from placer.graph.source import GraphSource
 
+# An op that runs a function counts as estimated if more than this share of the body's time is.
+_ESTIMATED_SHARE = 0.1
+
 
 def analytical_costs(
     source: GraphSource,
@@ -168,11 +171,12 @@ def _tensors(graph: OpGraph, nodes: list[node_def_pb2.NodeDef]) -> trip_counts.T
 def _calls(
     graph: OpGraph, nodes: list[node_def_pb2.NodeDef], context: _Context
 ) -> list[tuple[int, list[str]]]:
-    """Executed ops that run functions, with the functions' names."""
+    """Executed ops that run functions, in topological order, with the functions' names."""
     if not context.functions:
         return []
     calls = []
-    for op in np.flatnonzero(graph.executed).tolist():
+    order = graph.topological_order()
+    for op in order[graph.executed[order]].tolist():
         names = functions.function_names(nodes[op], context.functions)
         if names:
             calls.append((op, names))
@@ -195,15 +199,6 @@ def _cost_call(
     """
     node = nodes[op]
     arguments = functions.call_arguments(graph, nodes, op)
-    times = 1.0
-    if node.op in functions.MAPS:
-        rows = arguments[0].shape[0] if arguments and arguments[0].shape else 1
-        times = float(max(rows, 1))
-        mapped = len(node.attr["Targuments"].list.type)
-        arguments = [
-            dataclasses.replace(a, shape=a.shape[1:]) if i < mapped and a.shape else a
-            for i, a in enumerate(arguments)
-        ]
     bodies = [_body(name, arguments, context) for name in names]
     found = [b for b in bodies if b is not None]
     if not found or len(found) < len(bodies):
@@ -223,10 +218,19 @@ def _cost_call(
             body.results,
         )
         times = context.trips(prefix + node.name, (count, source))
+        trip_counts.leave_while(
+            tensors,
+            node.name,
+            inputs,
+            body.tensors,
+            body.argument_names,
+            body.results,
+            times,
+        )
         estimated |= context.loops[prefix + node.name][1] == trip_counts.ASSUMED
         seconds = times * body.seconds + (times + 1) * condition.seconds
     else:
-        seconds = times * np.max([b.seconds for b in found], axis=0)
+        seconds = np.max([b.seconds for b in found], axis=0)
     return seconds, max(b.temporary_bytes for b in found), estimated
 
 
@@ -252,10 +256,12 @@ def _cost_body(name: str, arguments: list[functions.Argument], context: _Context
     seconds = (costs.seconds + context.launch_seconds[:, None]) @ runs
     temporary = functions.body_temporary_bytes(graph) + int(costs.temporary_bytes.max(initial=0))
     nodes = list(source.graph_def.node)
+    # TensorList ops and the like, in nearly every body, do not make an estimate of all of it.
+    guessed = costs.seconds[:, runs & (costs.origin == CostOrigin.ESTIMATED)].sum()
     return _BodyCosts(
         seconds,
         temporary,
-        bool((costs.origin[runs] == CostOrigin.ESTIMATED).any()),
+        bool(guessed > _ESTIMATED_SHARE * costs.seconds[:, runs].sum()),
         _tensors(graph, nodes),
         argument_names,
         results,
@@ -283,10 +289,12 @@ def _runs_in_frames(
     for name, path in zip(graph.names, paths, strict=True):
         if path:
             members.setdefault(path[-1], []).append(name)
-    counts = {
-        frame: context.trips(
-            prefix + frame, trip_counts.frame_count(tensors, frame, members.get(frame, []))
-        )
-        for frame in dict.fromkeys(f for path in paths for f in path)
-    }
+    # In topological order, as what one loop leaves behind may bound the next.
+    frames = dict.fromkeys(f for op in graph.topological_order() for f in paths[op])
+    counts = {}
+    for frame in frames:
+        inside = members.get(frame, [])
+        found = trip_counts.frame_count(tensors, frame, inside)
+        counts[frame] = context.trips(prefix + frame, found)
+        trip_counts.leave_frame(tensors, inside, counts[frame])
     return trip_counts.runs_in_frames(nodes, paths, counts)

@@ -20,12 +20,9 @@ from placer.graph.kernels import op_def
 from placer.graph.op_graph import OpGraph
 from placer.graph.source import GraphSource, op_name
 
-CALLS = frozenset(
-    ["PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "SymbolicGradient", "XlaLaunch"]
-)
+CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 WHILES = frozenset(["While", "StatelessWhile", "_While"])
 BRANCHES = frozenset(["If", "StatelessIf", "_If", "Case", "StatelessCase"])
-MAPS = frozenset(["MapDefun"])
 _HANDLE_PASSING = frozenset(
     ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "Merge", "IdentityN", "NextIteration"]
 )
@@ -55,15 +52,13 @@ def function_names(node: node_def_pb2.NodeDef, library: Mapping[str, object]) ->
         return [node.op]
     attributes: Sequence[str]
     if node.op in CALLS:
-        attributes = ("f", "function")
+        attributes = ("f",)
     elif node.op in WHILES:
         attributes = ("cond", "body")
     elif node.op in ("If", "StatelessIf", "_If"):
         attributes = ("then_branch", "else_branch")
     elif node.op in ("Case", "StatelessCase"):
         return [f.name for f in node.attr["branches"].list.func if f.name in library]
-    elif node.op in MAPS:
-        attributes = ("f",)
     else:
         return []
     names = [node.attr[a].func.name for a in attributes if a in node.attr]

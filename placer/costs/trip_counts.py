@@ -43,10 +43,14 @@ class Tensors:
     Attributes:
       nodes: by name.
       shape: shape of a tensor by op name and output number; None or -1 where unknown.
+      known: values of scalars, by op name and output number, that loops leave behind; filled in
+        as loops are counted. The loop of a gradient runs down from what the forward loop's
+        counter ended at.
     """
 
     nodes: Mapping[str, node_def_pb2.NodeDef]
     shape: Callable[[str, int], Shape]
+    known: dict[tuple[str, int], float] = dataclasses.field(default_factory=dict)
 
 
 def split(name: str) -> tuple[str, int]:
@@ -65,6 +69,8 @@ def constant(tensors: Tensors, name: str, depth: int = 0) -> np.ndarray | None:
     node = tensors.nodes.get(split(name)[0])
     if node is None or depth > _DEPTH:
         return None
+    if split(name) in tensors.known:
+        return np.asarray(tensors.known[split(name)])
     inputs = data_inputs(node)
 
     def value(i: int) -> np.ndarray | None:
@@ -273,28 +279,7 @@ def frame_count(tensors: Tensors, frame: str, members: Sequence[str]) -> tuple[f
     nodes = tensors.nodes
 
     def variable(name: str) -> LoopVariable | None:
-        merge = nodes.get(split(name)[0])
-        if merge is None or merge.op != "Merge" or split(name)[1] != 0:
-            return None
-        initial = step = None
-        switches = {
-            n
-            for n in members
-            if nodes[n].op == "Switch" and split(nodes[n].input[0])[0] == merge.name
-        }
-        for source in data_inputs(merge):
-            node = nodes.get(split(source)[0])
-            if node is None:
-                continue
-            if node.op == "Enter":
-                initial = scalar(tensors, node.input[0])
-            elif node.op == "NextIteration":
-                step = step_of(
-                    tensors,
-                    node.input[0],
-                    lambda n: split(n)[0] in switches or split(n)[0] == merge.name,
-                )
-        return LoopVariable(initial, step)
+        return _merged_variable(tensors, members, name)
 
     counts = [
         count_from_condition(tensors, node.input[0], variable)
@@ -310,6 +295,44 @@ def frame_count(tensors: Tensors, frame: str, members: Sequence[str]) -> tuple[f
         if nodes[m].op == "Enter" and nodes[m].attr["frame_name"].s.decode() == frame
     ]
     return _from_lists(tensors, entering)
+
+
+def leave_frame(tensors: Tensors, members: Sequence[str], count: float) -> None:
+    """Adds to `tensors.known` what the variables of a v1 frame are after `count` iterations."""
+    for member in members:
+        if tensors.nodes[member].op != "Exit":
+            continue
+        switch = tensors.nodes.get(split(tensors.nodes[member].input[0])[0])
+        if switch is None or switch.op != "Switch":
+            continue
+        found = _merged_variable(tensors, members, switch.input[0])
+        if found is not None and found.initial is not None and found.step is not None:
+            tensors.known[member, 0] = found.initial + count * found.step
+
+
+def _merged_variable(tensors: Tensors, members: Sequence[str], name: str) -> LoopVariable | None:
+    """The loop variable that a v1 frame's Merge holds; None if `name` is no Merge."""
+    nodes = tensors.nodes
+    merge = nodes.get(split(name)[0])
+    if merge is None or merge.op != "Merge" or split(name)[1] != 0:
+        return None
+    initial = step = None
+    switches = {
+        n for n in members if nodes[n].op == "Switch" and split(nodes[n].input[0])[0] == merge.name
+    }
+    for source in data_inputs(merge):
+        node = nodes.get(split(source)[0])
+        if node is None:
+            continue
+        if node.op == "Enter":
+            initial = scalar(tensors, node.input[0])
+        elif node.op == "NextIteration":
+            step = step_of(
+                tensors,
+                node.input[0],
+                lambda n: split(n)[0] in switches or split(n)[0] == merge.name,
+            )
+    return LoopVariable(initial, step)
 
 
 def while_count(
@@ -335,16 +358,37 @@ def while_count(
         i = position.get(split(name)[0])
         if i is None or i >= len(arguments):
             return None
-        itself = body_names[i]
-        return LoopVariable(
-            scalar(outer, arguments[i]),
-            step_of(body, body_results[i], lambda n: split(n)[0] == itself),
-        )
+        return _argument_variable(outer, arguments[i], body, body_names[i], body_results[i])
 
     found = count_from_condition(condition, condition_result, variable)
     if found is not None:
         return found, FROM_CONSTANTS
     return _from_lists(outer, arguments)
+
+
+def leave_while(
+    outer: Tensors,
+    name: str,
+    arguments: Sequence[str],
+    body: Tensors,
+    body_names: Sequence[str],
+    body_results: Sequence[str],
+    count: float,
+) -> None:
+    """Adds to `outer.known` what the While op `name` puts out after `count` iterations."""
+    for i, argument in enumerate(arguments):
+        found = _argument_variable(outer, argument, body, body_names[i], body_results[i])
+        if found.initial is not None and found.step is not None:
+            outer.known[name, i] = found.initial + count * found.step
+
+
+def _argument_variable(
+    outer: Tensors, argument: str, body: Tensors, itself: str, result: str
+) -> LoopVariable:
+    """The variable of a functional While with this argument, name in the body and result."""
+    return LoopVariable(
+        scalar(outer, argument), step_of(body, result, lambda n: split(n)[0] == itself)
+    )
 
 
 def _from_lists(tensors: Tensors, names: Sequence[str]) -> tuple[float, str]:

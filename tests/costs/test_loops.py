@@ -113,6 +113,16 @@ class TestLoops:
         assert count == SIZE
         assert "tensor list" in source
 
+    def test_the_loop_of_a_gradient_runs_as_often(self, functional, unrolled):
+        def make(x, w):
+            return tf.gradients(tf.reduce_sum(counting_loop(x, w, 7)), x)[0]
+
+        costed = cost(build(make, functional), ["result"])
+        assert list(costed.costs.trip_count_source.values()) == [(7, "loop bound")] * 2
+        # One product of matrices an iteration forward, which the gradient does not need, and
+        # one backward.
+        assert costed.costs.seconds[1].sum() > 7 * unrolled[1]
+
     def test_nested_loops_multiply(self, functional, unrolled):
         def make(x, w):
             def outer(i, y):
@@ -175,6 +185,19 @@ class TestFunctions:
         launch = costed.topology.models[1].launch_seconds
         seconds = costed.costs.seconds[1, branch]
         assert 3 * unrolled[1] < seconds < 3 * unrolled[1] + 10 * launch
+
+    def test_cases_cost_the_dearest(self, unrolled):
+        def make(x, w):
+            index = tf.cast(tf.reduce_sum(x), tf.int32)
+            return tf.switch_case(index, [lambda: x, lambda: x @ w, lambda: (x @ w) @ w])
+
+        costed = cost(build(make, True), ["result"])
+        (case,) = (
+            i for i in range(costed.graph.num_ops) if costed.graph.type_of(i).endswith("Case")
+        )
+        launch = costed.topology.models[1].launch_seconds
+        seconds = costed.costs.seconds[1, case]
+        assert 2 * unrolled[1] < seconds < 2 * unrolled[1] + 10 * launch
 
     def test_variables_keep_their_shape_inside(self, unrolled):
         with tf.Graph().as_default() as graph:
