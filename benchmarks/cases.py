@@ -35,7 +35,7 @@ class Case:
       name: the row it was asked for as, such as "nmt:4".
       model: key of benchmarks.models.MODELS.
       size: of the model.
-      devices: the topology's spec.
+      devices: the topology's name.
       prepared: the graph, read and costed.
       grouping: its op groups.
       simulator: of its step time.
@@ -125,7 +125,22 @@ def load_case(row: str, max_groups: int = MAX_GROUPS) -> Case:
     model, size, devices = parse_row(row)
     graph = training_graph(model, size)
     start = time.perf_counter()
-    prepared = prepare(graph, None, devices)
+    return make_case(row, prepare(graph, None, devices), max_groups, start)
+
+
+def make_case(
+    row: str, prepared: Prepared, max_groups: int = MAX_GROUPS, start: float | None = None
+) -> Case:
+    """A case of a graph that is prepared already.
+
+    Args:
+      row: names model and size; the devices are those of `prepared`.
+      prepared: the row's graph, read and costed.
+      max_groups: op groups at most.
+      start: time.perf_counter when reading began.
+    """
+    start = time.perf_counter() if start is None else start
+    model, size, _ = parse_row(row)
     problem = prepared.problem
     grouping = group_ops(problem, max_groups)
     simulator = build_simulator(problem)
@@ -134,7 +149,7 @@ def load_case(row: str, max_groups: int = MAX_GROUPS) -> Case:
         row,
         model,
         size,
-        devices,
+        problem.topology.name,
         prepared,
         grouping,
         simulator,
@@ -166,9 +181,9 @@ def search_case(case: Case, method: str, budget: Budget, seed: int) -> Found:
         run(search)
     except (PlacerError, ImportError) as error:
         if search.best is None:
-            return _nothing(case, method, str(error))
+            return nothing_found(case, method, str(error))
     if search.best is None:
-        return _nothing(case, method, "it proposed nothing within the budget")
+        return nothing_found(case, method, "it proposed nothing within the budget")
     return evaluate_case(case, method, search.best, search)
 
 
@@ -188,7 +203,8 @@ def evaluate_case(
     )
 
 
-def _nothing(case: Case, method: str, failure: str) -> Found:
+def nothing_found(case: Case, method: str, failure: str) -> Found:
+    """What a method that failed found."""
     devices = case.problem.topology.num_devices
     return Found(method, None, float("inf"), np.zeros(devices, np.int64), None, failure)
 

@@ -23,8 +23,9 @@ EXPERIMENTS = {
     "peers": "every placer with equal time, all models, 2, 4 and 8 GPUs",
     "learning": "search curves of the policies and other searches, several seeds with bands",
     "explain": "one placement against Expert: pictures, time by device, critical path",
-    "speed": "placements a second, full runs and moves; time and memory from 10^4 to 10^6 ops",
     "measured": "real steps on pinned workers with intervals, and a training run",
+    "fidelity": "the calibrated simulator against measured steps on pinned workers",
+    "speed": "placements a second, full runs and moves; time and memory from 10^4 to 10^6 ops",
     "scale": "time and memory of each stage, 10^3 to 10^6 ops, 2 to 64 devices",
     "agreement": "the simulator against Grappler's own, with free transfers",
 }
@@ -65,14 +66,14 @@ def main(arguments: Sequence[str]) -> int:
             raise PlacerError(f"unexpected argument {positional[0]!r}; settings are flags")
         base = experiment.smoke if flag_values.smoke else experiment.settings()
         settings = experiment.settings_from(flag_values, base)
-        run_experiment(experiment, settings, flag_values.output, arguments)
+        outcome = run_experiment(experiment, settings, flag_values.output, arguments)
     except (PlacerError, flags.Error) as error:
         print("benchmarks: " + " ".join(str(error).split()), file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         print("benchmarks: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return 1 if outcome.failures else 0
 
 
 def run_experiment(
@@ -90,6 +91,8 @@ def run_experiment(
             print_frame(outcome.shown.get(name, frame), f"{experiment.name}: {name}")
     for note in outcome.notes:
         print(note)
+    for failure in outcome.failures:
+        print(f"FAILED: {failure}", file=sys.stderr)
     files = write_outcome(output, experiment.name, command, settings, outcome, seconds)
     print(f"{format_duration(seconds)}; results in {files[0]} and {len(files) - 1} other files")
     return outcome
@@ -106,11 +109,14 @@ def _smoke(arguments: Sequence[str]) -> int:
     """Runs the smoke version of the named experiments, of all if none is named."""
     names = list(arguments) or list(EXPERIMENTS)
     experiments = [load(name) for name in names]
+    failed = 0
     with tempfile.TemporaryDirectory() as directory:
         for experiment in experiments:
-            run_experiment(experiment, experiment.smoke, directory, ["smoke", experiment.name])
-    print(f"smoke: {len(experiments)} experiments ran")
-    return 0
+            command = ["smoke", experiment.name]
+            outcome = run_experiment(experiment, experiment.smoke, directory, command)
+            failed += bool(outcome.failures)
+    print(f"smoke: {len(experiments)} experiments ran, {failed} with failures")
+    return 1 if failed else 0
 
 
 def _overview() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from benchmarks.cases import (
     Found,
     best_at,
     load_case,
+    nothing_found,
     parse_method,
     parse_row,
     search_case,
@@ -38,6 +40,8 @@ CONSTRUCTIVE = (
     "m_sct",
     "heft",
 )
+# What the failure of a run that ended with an unexpected error begins with.
+CRASHED = "crashed:"
 # The paper's policy as a method.
 PAPER_POLICY = "policy[preset=icml2017]"
 
@@ -59,22 +63,42 @@ def run_contest(
       PlacerError: for a bad method or row, before anything is run.
     """
     check_names(methods, rows)
-    records, histories = [], []
-    for row in rows:
-        case = load_case(row, max_groups)
-        for method in methods:
-            for seed in seeds:
-                found = search_case(case, method, budget, seed)
-                records.append(record(case, found, seed))
-                print(_progress_line(records[-1]), file=sys.stderr, flush=True)
-                if found.search is not None:
-                    history = found.search.history()
-                    histories.append(history.assign(row=row, method=method, seed=seed))
-                if found.search is None or not uses_seed(method):
-                    break
+    records: list[dict[str, object]] = []
+    histories: list[pd.DataFrame] = []
+    try:
+        for row in rows:
+            case = load_case(row, max_groups)
+            for method in methods:
+                for seed in seeds[:1] if not uses_seed(method) else seeds:
+                    found = _search(case, method, budget, seed)
+                    records.append(record(case, found, seed))
+                    print(_progress_line(records[-1]), file=sys.stderr, flush=True)
+                    if found.search is not None:
+                        history = found.search.history()
+                        histories.append(history.assign(row=row, method=method, seed=seed))
+    except KeyboardInterrupt:
+        # Hours of results are not thrown away.
+        if not records:
+            raise
+        print("interrupted; what was found so far follows", file=sys.stderr, flush=True)
     columns = ["seconds", "evaluations", "step_seconds", "source", "row", "method", "seed"]
     history = pd.concat(histories, ignore_index=True) if histories else pd.DataFrame()
     return pd.DataFrame(records), history.reindex(columns=columns)
+
+
+def _search(case: Case, method: str, budget: Budget, seed: int) -> Found:
+    """`search_case`, with a crash as a failure of the method: it must not end the contest."""
+    try:
+        return search_case(case, method, budget, seed)
+    except Exception as error:
+        traceback.print_exc()
+        return nothing_found(case, method, f"{CRASHED} {type(error).__name__}: {error}")
+
+
+def crashes(frame: pd.DataFrame) -> list[str]:
+    """A sentence for each run that crashed."""
+    failed = frame[frame.failure.str.startswith(CRASHED)]
+    return [f"{r.method} on {r.row}, seed {r.seed}: {r.failure}" for r in failed.itertuples()]
 
 
 def check_names(methods: Sequence[str], rows: Sequence[str]) -> None:

@@ -34,6 +34,7 @@ class Outcome:
       notes: sentences for the reader, printed below the tables and stored.
       figures: name -> figure, stored as PNG and SVG.
       files: name -> content of other files to store.
+      failures: what went wrong on the way; the command's exit code is 1 if there are any.
     """
 
     tables: Mapping[str, pd.DataFrame]
@@ -41,6 +42,7 @@ class Outcome:
     notes: Sequence[str] = ()
     figures: Mapping[str, Figure] = dataclasses.field(default_factory=dict)
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    failures: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)

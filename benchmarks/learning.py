@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from benchmarks.contest import PAPER_POLICY, bounds, run_contest, searching_seconds, summary
+from benchmarks.contest import (
+    PAPER_POLICY,
+    bounds,
+    crashes,
+    run_contest,
+    searching_seconds,
+    summary,
+)
 from benchmarks.experiment import Experiment, Outcome, setting
 from benchmarks.plots import anytime
 from placer.search import Budget
@@ -37,6 +44,7 @@ def run(settings: Settings) -> Outcome:
         shown={"runs": summary(frame)},
         notes=("lines are medians over seeds, bands the range",),
         figures=figures,
+        failures=crashes(frame),
     )
 
 

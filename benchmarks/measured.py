@@ -1,29 +1,37 @@
 """measured: real steps on pinned workers, and a training run under two placements.
 
-Every placement is measured in turns with the others, so that drift of the machine hits all.
+Links are calibrated and op costs profiled first; every placement is measured in turns with the
+others, so that drift of the machine hits all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.cases import Case, load_case, search_case, training_graph
+from benchmarks.cases import Case, make_case, search_case, training_graph
 from benchmarks.experiment import Experiment, Outcome, setting
+from benchmarks.fidelity import calibrated
 from benchmarks.plots import COLOURS
+from placer.costs import save_profile
+from placer.devices import Topology, parse
 from placer.errors import PlacerError
 from placer.graph import GraphSource
 from placer.optimizer import optimize
+from placer.pipeline import prepare
 from placer.runtime import MeasurementProtocol, open_runner
 from placer.runtime.backends import start_workers
 from placer.runtime.comparison import ratio_interval
 from placer.runtime.driver import session_config
 from placer.runtime.processes import ProcessTree
+from placer.runtime.profiling import profile
 from placer.search import Budget
 
 if TYPE_CHECKING:
@@ -45,6 +53,7 @@ class Settings:
     budget: float = setting(120.0, "seconds of our search")
     rounds: int = setting(5, "sessions of each placement, at least 2")
     steps: int = setting(10, "timed steps a session")
+    calibrate: bool = setting(True, "calibrate links, unless --devices is a file, and profile ops")
     train: str = setting("nmt", "model of the training run; none for no run")
     train_steps: int = setting(60, "steps of the training run")
     seed: int = setting(0, "seed")
@@ -52,10 +61,13 @@ class Settings:
 
 def run(settings: Settings) -> Outcome:
     """Finds, measures and trains."""
+    topology = parse(settings.devices)
+    notes: list[str] = []
+    if settings.calibrate:
+        topology, notes = calibrated(settings.devices)
     frames, curves = [], []
     for model in settings.models:
-        case = load_case(f"{model}-{settings.size}@{settings.devices}")
-        placements = find_placements(case, settings)
+        case, placements = find_placements(model, topology, settings)
         frame = measure_in_turns(case, placements, settings.rounds, settings.steps, settings.seed)
         frames.append(frame)
         if model == settings.train:
@@ -66,7 +78,7 @@ def run(settings: Settings) -> Outcome:
     table = pd.concat(frames, ignore_index=True)
     tables = {"steps": table}
     figures: dict[str, Figure] = {"steps": _bars(table)}
-    notes = [
+    notes += [
         f"medians with {CONFIDENCE:.0%} bootstrap intervals over sessions and steps; speed-ups are "
         "over the best single worker"
     ]
@@ -77,8 +89,32 @@ def run(settings: Settings) -> Outcome:
     return Outcome(tables=tables, shown={"steps": _shown(table)}, notes=notes, figures=figures)
 
 
-def find_placements(case: Case, settings: Settings) -> dict[str, np.ndarray]:
-    """Name -> int32[N]: each worker alone, Expert, Scotch, ours; those that exist."""
+def find_placements(
+    model: str, topology: Topology, settings: Settings
+) -> tuple[Case, dict[str, np.ndarray]]:
+    """The case of a model, and name -> int32[N]: each worker alone, Expert, Scotch, ours."""
+    graph = type(training_graph(model, settings.size))()
+    graph.CopyFrom(training_graph(model, settings.size))
+    with tempfile.TemporaryDirectory() as directory:
+        profile_path = None
+        if settings.calibrate:
+            profile_path = str(Path(directory) / "profile.pb")
+            plain = prepare(training_graph(model, settings.size), None, topology)
+            with open_runner(topology, plain.source) as runner:
+                save_profile(profile(runner, plain.problem), profile_path)
+        prepared = prepare(
+            training_graph(model, settings.size), None, topology, profile=profile_path
+        )
+        case = make_case(f"{model}-{settings.size}@{settings.devices}", prepared)
+        result = optimize(
+            graph,
+            devices=topology,
+            budget=settings.budget,
+            seed=settings.seed,
+            method=settings.method,
+            reward=settings.reward,
+            profile=profile_path,
+        )
     problem = case.problem
     placements = {
         f"worker {d} alone": problem.single_device(d) for d in range(problem.topology.num_devices)
@@ -87,18 +123,8 @@ def find_placements(case: Case, settings: Settings) -> dict[str, np.ndarray]:
         found = search_case(case, method, Budget(settings.budget), settings.seed)
         if found.placement is not None:
             placements[method] = found.placement
-    graph = type(training_graph(case.model, case.size))()
-    graph.CopyFrom(training_graph(case.model, case.size))
-    result = optimize(
-        graph,
-        devices=settings.devices,
-        budget=settings.budget,
-        seed=settings.seed,
-        method=settings.method,
-        reward=settings.reward,
-    )
     placements[OURS] = result.placement.device_of_op
-    return placements
+    return case, placements
 
 
 def measure_in_turns(
@@ -116,7 +142,7 @@ def measure_in_turns(
     times: dict[str, list[np.ndarray]] = {name: [] for name in placements}
     failures: dict[str, str] = {}
     order = list(placements)
-    with open_runner(case.devices, case.prepared.source) as runner:
+    with open_runner(case.problem.topology, case.prepared.source) as runner:
         for i in range(rounds):
             for name in order if i % 2 == 0 else order[::-1]:
                 if name in failures:
@@ -281,7 +307,12 @@ EXPERIMENT = Experiment(
         rounds=2,
         steps=2,
         train_steps=3,
+        calibrate=False,
     ),
-    expected_seconds=lambda s: len(s.models) * (s.budget + 60 + 5 * s.rounds * (4 + 0.7 * s.steps)),
+    expected_seconds=lambda s: (
+        100 * s.calibrate
+        + len(s.models) * (s.budget + 90 + 5 * s.rounds * (4 + 0.7 * s.steps))
+        + s.train_steps * 2
+    ),
     run=run,
 )

@@ -6,6 +6,7 @@ import dataclasses
 
 from benchmarks.contest import (
     PAPER_POLICY,
+    crashes,
     geometric_means,
     run_contest,
     searching_seconds,
@@ -54,6 +55,7 @@ def run(settings: Settings) -> Outcome:
         tables={"runs": frame, "means": means, "history": history},
         shown={"runs": lines, "means": shown_means(means)},
         notes=(f"every method had {settings.budget:g} s a row; constructive ones end earlier",),
+        failures=crashes(frame),
     )
 
 

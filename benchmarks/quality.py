@@ -12,6 +12,7 @@ from benchmarks.contest import (
     EARLY_SECONDS,
     PAPER_POLICY,
     bounds,
+    crashes,
     geometric_means,
     run_contest,
     searching_seconds,
@@ -64,6 +65,7 @@ def run(settings: Settings) -> Outcome:
         shown={"runs": summary(frame), "means": shown_means(means)},
         notes=tuple(_verdicts(frame, means)),
         figures=figures,
+        failures=crashes(frame),
     )
 
 

@@ -121,6 +121,7 @@ def write_outcome(
         "machine": describe_machine(),
         "versions": describe_versions(),
         "notes": list(outcome.notes),
+        "failures": list(outcome.failures),
         "tables": {key: _records(frame) for key, frame in outcome.tables.items()},
     }
     text = json.dumps(record, indent=1, allow_nan=False, default=_plain)

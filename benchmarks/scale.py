@@ -81,7 +81,8 @@ def run(settings: Settings) -> Outcome:
             f"graphs over {settings.reader_ops} ops are made as arrays: TensorFlow's own shape "
             "inference and cost model, not Placer, would take most of the time and memory"
         )
-    shown = frame.drop(columns=["evaluations"]).round(3)
+    shown = frame.drop(columns=["evaluations", "through_reader"]).round(3)
+    shown.columns = [c.replace("_seconds", " s").replace("_", " ") for c in shown.columns]
     return Outcome(
         tables={"stages": frame},
         shown={"stages": shown},
