@@ -104,9 +104,9 @@ class Training:
         left = search.budget.evaluations - search.evaluations
         if left < len(devices):
             # The last few of the budget: nothing will be sampled from what they teach.
-            search.evaluate(search.grouping.expand(devices[: int(left)]), source="policy")
+            search.evaluate(devices[: int(left)], "policy", group_of=search.grouping.group_of)
             return
-        evaluation = search.evaluate(search.grouping.expand(devices), source="policy")
+        evaluation = search.evaluate(devices, "policy", group_of=search.grouping.group_of)
         reward = rewards(evaluation, search.problem.topology.memory_bytes, settings)
         state.iteration += 1
         state.placements += len(devices)

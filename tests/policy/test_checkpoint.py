@@ -17,7 +17,7 @@ from placer.policy import PolicySettings, train
 from tests.policy.problems import chains, search_of, two_gpus
 
 SETTINGS = PolicySettings(hidden=16, samples=64, update_samples=32, warm_up=256)
-EVALUATIONS = 1600
+EVALUATIONS = 960
 
 _RUN = """
 import sys
@@ -36,8 +36,8 @@ def final_state(directory) -> dict[str, np.ndarray]:
     return {
         name: reader.get_tensor(name)
         for name in reader.get_variable_to_shape_map()
-        # The wall-clock times of the history are not the same, of course.
-        if "history_numbers" not in name and "save_counter" not in name
+        # Wall-clock times, and the names that Keras gives optimizers in turn, are not the same.
+        if not any(part in name for part in ("history_numbers", "save_counter", "OBJECT_GRAPH"))
     }
 
 
