@@ -14,9 +14,9 @@ from absl import flags
 from benchmarks.experiment import Experiment, Outcome
 from benchmarks.results import write_outcome
 from placer.errors import PlacerError
-from placer.report import print_frame
 
-# Name -> summary; each is a module of this package that defines EXPERIMENT.
+# Name -> summary; each is a module of this package that defines EXPERIMENT. Here, too, so that
+# errors and the list of experiments need not wait for TensorFlow.
 EXPERIMENTS = {
     "table": "the paper's table, with the paper's own speed-ups beside ours",
     "quality": "methods on six rows with equal time: step time, ÷ lower bound, anytime figure",
@@ -27,6 +27,8 @@ EXPERIMENTS = {
     "fidelity": "the calibrated simulator against measured steps on pinned workers",
     "speed": "placements a second, full runs and moves; time and memory from 10^4 to 10^6 ops",
     "scale": "time and memory of each stage, 10^3 to 10^6 ops, 2 to 64 devices",
+    "faults": "a measuring run on two workers that are killed, stopped, starved or slowed",
+    "overhead": "what measuring costs besides the steps",
     "agreement": "the simulator against Grappler's own, with free transfers",
 }
 OUTPUT = "benchmark-results"
@@ -80,6 +82,8 @@ def run_experiment(
     experiment: Experiment, settings: object, output: str | Path, arguments: Sequence[str]
 ) -> Outcome:
     """Runs, prints and stores one experiment; PlacerError if that fails."""
+    from placer.report import print_frame
+
     command = ["python", "-m", "benchmarks", *arguments]
     expected = experiment.expected_seconds(settings)
     print(f"{experiment.name}: about {format_duration(expected)} on two cores", flush=True)

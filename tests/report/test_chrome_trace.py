@@ -1,3 +1,4 @@
+import itertools
 import json
 from collections import defaultdict
 
@@ -33,7 +34,7 @@ def test_lanes_do_not_overlap(events):
             lanes[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     for spans in lanes.values():
         spans.sort()
-        for (_, end), (start, _) in zip(spans, spans[1:]):
+        for (_, end), (start, _) in itertools.pairwise(spans):
             assert start >= end - 1e-6
 
 

@@ -41,7 +41,8 @@ def test_bars_have_the_layers_compute_times_and_the_devices_colours(example):
         example.problem, example.placement, example.layers, example.trace, "a title"
     )
     root = _svg(figure)
-    colours = dict(zip(("CPU:0", "GPU:0", "GPU:1"), device_colours(parse("k80:2"))))
+    names = ("CPU:0", "GPU:0", "GPU:1")
+    colours = dict(zip(names, device_colours(parse("k80:2")), strict=True))
     drawn = defaultdict(float)
     for gid, (fill, area) in _rectangles(root).items():
         _, row, panel, device, _ = gid.split("-")
