@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placer.placers.group_moves import graded_cost, initial_groups, nth_allowed, preferred
+from placer.placers.group_moves import (
+    draw_uniform,
+    graded_cost,
+    initial_groups,
+    nth_allowed,
+    preferred,
+)
 from placer.placers.progress import Progress
 from placer.placers.spec import PlacerSpec, parameter
 
@@ -28,10 +34,16 @@ class AnnealingParameters:
     speculation: int = parameter(
         16, "most proposals of one chain that are simulated at once", least=1, most=1024
     )
-    first_temperature: float = parameter(3e-3, "temperature at the start", least=0.0)
+    first_temperature: float = parameter(0.1, "temperature at the start", least=0.0)
     last_temperature: float = parameter(1e-5, "temperature at the end", least=0.0)
+    start: str = parameter(
+        "best",
+        "best (the best placement so far, or one accelerator) or random (a device drawn for "
+        "each group)",
+        choices=("best", "random"),
+    )
     window: int = parameter(
-        16,
+        8,
         "longest run of neighbouring groups whose devices one proposal exchanges; 1 is FlexFlow's "
         "proposal, one group at a time",
         least=1,
@@ -65,7 +77,10 @@ def _run(search: Search, parameters: AnnealingParameters) -> None:
     devices_of = nth_allowed(allowed)
     rng = np.random.default_rng(search.seed)
     progress = Progress(search, parameters.evaluations)
-    first = initial_groups(search, NAME)
+    if parameters.start == "random":
+        first = draw_uniform(rng, allowed, 1)[0]
+    else:
+        first = initial_groups(search, NAME)
     if not free.size or progress.done():
         return
     evaluation = search.evaluate(grouping.expand(first), NAME)
