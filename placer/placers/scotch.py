@@ -123,12 +123,11 @@ def static_mapping(
     architecture.build0(target, np.arange(d), library.Strat())
     strategy = library.Strat()
     strategy.graph_map_build(library.STRATQUALITY, d, imbalance)
-    part = fixed.copy()
+    # Filled in place: it has Scotch's own integer type.
+    part = np.array(fixed, np.dtype(f"int{8 * library.num_sizeof()}"))
     bound.map_init(mapping, architecture, part)
     try:
         bound.map_fixed_compute(mapping, strategy)
-        # The library keeps the array that it fills.
-        part = np.array(mapping._parttab)
     finally:
         bound.map_exit(mapping)
     result[mapped] = np.array(devices, np.int32)[part]
