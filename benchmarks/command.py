@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "quality": "methods on six rows with equal time: step time, ÷ lower bound, anytime figure",
     "peers": "every placer with equal time, all models, 2, 4 and 8 GPUs",
     "learning": "search curves of the policies and other searches, several seeds with bands",
+    "policy_ablation": "what each part of the policy is worth, at equal numbers of placements",
     "explain": "one placement against Expert: pictures, time by device, critical path",
     "measured": "real steps on pinned workers with intervals, and a training run",
     "fidelity": "the calibrated simulator against measured steps on pinned workers",

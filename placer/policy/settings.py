@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import typing
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -109,8 +112,9 @@ class PolicySettings:
                     f"policy setting {name}={getattr(self, name)!r}: choose one of "
                     + ", ".join(known)
                 )
-        for name in ("hidden", "samples", "update_samples", "epochs", "type_units", "horizon"):
-            if getattr(self, name) < 1:
+        positive = ("hidden", "samples", "update_samples", "epochs", "type_units", "horizon")
+        for name in (*positive, "levels", "fewest_changes", "learning_rate", "temperature"):
+            if not getattr(self, name) > 0:
                 raise PlacerError(f"policy setting {name}={getattr(self, name)}: must be positive")
         if self.hidden % 2:
             raise PlacerError(f"policy setting hidden={self.hidden}: must be even")
@@ -133,6 +137,52 @@ class PolicySettings:
             if name not in known:
                 raise PlacerError(f"there is no policy setting {name!r}")
         return dataclasses.replace(PRESETS[preset], **overrides)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any] | Sequence[str] = ()) -> PolicySettings:
+        """The settings that options ask for; the option `preset` says what they change.
+
+        Args:
+          options: {name: value} or "name=value" strings; values may be text.
+
+        Raises:
+          PlacerError: for an unknown name or a value of the wrong type or out of range.
+        """
+        pairs: dict[str, Any] = {}
+        if isinstance(options, Mapping):
+            pairs.update(options)
+        else:
+            for option in options:
+                name, equals, value = option.partition("=")
+                if not equals:
+                    raise PlacerError(f"policy option {option!r}: write it as name=value")
+                pairs[name.strip()] = value.strip()
+        preset = str(pairs.pop("preset", "modern"))
+        hints = typing.get_type_hints(cls)
+        for name, value in pairs.items():
+            if name not in hints:
+                raise PlacerError(f"the policy has no option {name!r}; it has {', '.join(hints)}")
+            pairs[name] = _convert(name, hints[name], value)
+        return cls.named(preset, **pairs)
+
+
+def _convert(name: str, kind: type, value: Any) -> Any:
+    """`value` as a `kind`; PlacerError if it is not one."""
+    if kind is bool and str(value).lower() in ("true", "yes", "1", "on"):
+        return True
+    if kind is bool and str(value).lower() in ("false", "no", "0", "off"):
+        return False
+    try:
+        if kind is bool:
+            raise ValueError
+        converted = kind(value)
+    except (TypeError, ValueError):
+        raise PlacerError(
+            f"policy option {name}={value}: give a value of type {kind.__name__}"
+        ) from None
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise PlacerError(f"policy option {name}={value}: must be finite")
+    return converted
 
 
 PRESETS = MappingProxyType(

@@ -155,3 +155,18 @@ def test_settings_that_make_no_sense_are_refused():
         PolicySettings(hidden=7)
     with pytest.raises(PlacerError, match="ppo_clip"):
         PolicySettings(epochs=2, ppo_clip=0.0)
+    with pytest.raises(PlacerError, match=r"samples=many.*int"):
+        PolicySettings.from_options(["samples=many"])
+    with pytest.raises(PlacerError, match="name=value"):
+        PolicySettings.from_options(["samples"])
+    with pytest.raises(PlacerError, match="no option 'nosuch'"):
+        PolicySettings.from_options({"nosuch": 1})
+
+
+def test_settings_from_options():
+    settings = PolicySettings.from_options(
+        ["preset=icml2017", "samples=20", "learning_rate=0.01", "break_symmetry=yes"]
+    )
+    expected = PolicySettings.named("icml2017", samples=20, learning_rate=0.01, break_symmetry=True)
+    assert settings == expected
+    assert PolicySettings.from_options() == PolicySettings()
