@@ -139,7 +139,7 @@ def calibrate(
                 model, launch_seconds=launch, source="measured by placer calibrate"
             )
         rules, samples = [], []
-        for rule, pair in _representatives(topology):
+        for rule, pair in representatives(topology):
             measured = []
             for source, target in (pair, pair[::-1]):
                 measured += _measure_link(runner, source, target, sizes)
@@ -155,7 +155,7 @@ def calibrate(
     return Calibration(calibrated, tuple(samples))
 
 
-def _representatives(topology: Topology) -> Iterable[tuple[LinkRule, tuple[int, int]]]:
+def representatives(topology: Topology) -> Iterable[tuple[LinkRule, tuple[int, int]]]:
     """The link rules, each with the first pair of devices that it joins."""
     count = topology.num_devices
     for rule in topology.link_rules:

@@ -72,7 +72,7 @@ class Driver:
         self._graph_def: Any = None
         self._values: list[Any] = []
         self._canary: list[Callable[[], Any]] = []
-        self._canary_session: tf.compat.v1.Session | None = None
+        self._canary_sessions: list[tf.compat.v1.Session] = []
 
     def serve(self) -> None:
         """Answers messages until the channel closes."""
@@ -103,11 +103,11 @@ class Driver:
         self._values = [_array(p) for p in parts[2:]]
         self._tell({"loaded": len(self._graph_def.node)})
 
-    def _new_session(self, graph: tf.Graph) -> tf.compat.v1.Session:
+    def _new_session(self, graph: tf.Graph, target: str) -> tf.compat.v1.Session:
         import tensorflow as tf
 
         config = session_config(self._config["logical_cpus"], self._config["cluster"])
-        return tf.compat.v1.Session(self._config["target"], graph=graph, config=config)
+        return tf.compat.v1.Session(target, graph=graph, config=config)
 
     def _build(self, placement: np.ndarray) -> tf.compat.v1.Session:
         import tensorflow as tf
@@ -119,7 +119,7 @@ class Driver:
         graph = tf.Graph()
         with graph.as_default():
             tf.import_graph_def(self._graph_def, name="")
-        return self._new_session(graph)
+        return self._new_session(graph, self._config["target"])
 
     def _initialize(self, session: tf.compat.v1.Session) -> None:
         for group in self._config["initializers"]:
@@ -227,20 +227,22 @@ class Driver:
         self._tell({"canary": seconds})
 
     def _make_canary(self) -> None:
+        """Makes a computation for every device, with a master of its own where it can have one.
+
+        With one master for all, a slow master would make every device look slow.
+        """
         import tensorflow as tf
 
-        graph = tf.Graph()
-        ends = []
-        with graph.as_default():
-            for name in self._config["devices"]:
-                with tf.device(name):
-                    product = tf.fill([CANARY_SIZE, CANARY_SIZE], 1.0 / CANARY_SIZE)
-                    fixed = tf.identity(product)
-                    for _ in range(CANARY_LENGTH):
-                        product = tf.matmul(product, fixed)
-                    ends.append(product.op)
-        self._canary_session = self._new_session(graph)
-        self._canary = [self._canary_session.make_callable(end) for end in ends]
+        for name, target in zip(
+            self._config["devices"], self._config["canary_targets"], strict=True
+        ):
+            with tf.Graph().as_default() as graph, tf.device(name):
+                product = fixed = tf.fill([CANARY_SIZE, CANARY_SIZE], 1.0 / CANARY_SIZE)
+                for _ in range(CANARY_LENGTH):
+                    product = tf.matmul(product, fixed)
+            session = self._new_session(graph, target)
+            self._canary_sessions.append(session)
+            self._canary.append(session.make_callable(product.op))
         for run in self._canary:
             run()
 

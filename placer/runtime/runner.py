@@ -292,9 +292,12 @@ class Runner:
 
     def _load_program(self) -> None:
         program = self._program
+        targets = [f"grpc://{a}" for a in self._addresses] or [""]
+        alone = self._backend.kind == "workers"
         header = {
             "do": "load",
-            "target": f"grpc://{self._addresses[0]}" if self._addresses else "",
+            "target": targets[0],
+            "canary_targets": targets if alone else targets[:1] * self.topology.num_devices,
             "logical_cpus": self._backend.logical_cpus,
             "cluster": list(self._backend.addresses),
             "devices": list(self.session_devices),

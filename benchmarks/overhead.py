@@ -1,0 +1,96 @@
+"""overhead: what measuring costs besides the steps, for the first placement and for later ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.cases import training_graph
+from benchmarks.experiment import Experiment, Outcome, setting
+from placer.pipeline import prepare
+from placer.runtime import PAPER, QUICK, MeasurementProtocol, open_runner
+
+_PROTOCOLS = {"quick": QUICK, "paper": PAPER}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of the experiment."""
+
+    model: str = setting("inception_v3", "model")
+    size: str = setting("small", "size of the model: paper, small or tiny")
+    devices: str = setting("workers:2", "workers:N")
+    placements: int = setting(10, "placements")
+    protocol: str = setting("paper", "quick, or paper: 15 steps, the first dropped")
+    seed: int = setting(0, "seed")
+
+
+def run(settings: Settings) -> Outcome:
+    """Measures random placements of one graph, one after another."""
+    prepared = prepare(training_graph(settings.model, settings.size), None, settings.devices)
+    problem = prepared.problem
+    protocol = dataclasses.replace(_PROTOCOLS[settings.protocol], stop_ratio=0.0)
+    generator = np.random.default_rng(settings.seed)
+    rows = []
+    begin = time.perf_counter()
+    with open_runner(settings.devices, prepared.source) as runner:
+        opened = time.perf_counter() - begin
+        for i in range(settings.placements):
+            wishes = np.zeros(problem.graph.num_ops, np.int32)
+            cut = generator.uniform(0.1, 0.9) if i else 1.0
+            wishes[int(cut * len(wishes)) :] = 1
+            rows.append(_measure(runner, problem.repair(wishes), protocol))
+    frame = pd.DataFrame(rows)
+    frame.insert(0, "placement", range(len(frame)))
+    total = time.perf_counter() - begin
+    later = frame.iloc[1:]["setup_seconds"]
+    summary = pd.DataFrame(
+        [
+            {
+                "model": settings.model,
+                "placements": len(frame),
+                "opening_seconds": opened,
+                "first_setup_seconds": frame["setup_seconds"].iloc[0],
+                "second_setup_seconds": frame["setup_seconds"].iloc[1],
+                "median_later_setup_seconds": float(later.median()),
+                "part_in_steps": float(frame["steps_seconds"].sum() / total),
+                "part_in_steps_once_open": float(frame["steps_seconds"].sum() / (total - opened)),
+            }
+        ]
+    )
+    note = (
+        "set-up is building the session, initialising, and what the first step takes beyond a "
+        "later one; in steps is the time in which steps ran, the first among them"
+    )
+    return Outcome(
+        tables={"summary": summary, "placements": frame}, notes=[note], shown={"summary": summary}
+    )
+
+
+def _measure(runner: object, placement: np.ndarray, protocol: MeasurementProtocol) -> dict:
+    begin = time.perf_counter()
+    measured = runner.measure(placement, protocol)  # type: ignore[attr-defined]
+    first = max(0.0, measured.warm_up[0] - measured.seconds)
+    return {
+        "step_seconds": measured.seconds,
+        "build_seconds": measured.built_seconds,
+        "initialise_seconds": measured.initialised_seconds,
+        "first_step_extra_seconds": first,
+        "setup_seconds": measured.built_seconds + measured.initialised_seconds + first,
+        "steps_seconds": measured.ran_seconds,
+        "total_seconds": time.perf_counter() - begin,
+        "faults": "; ".join(measured.faults),
+    }
+
+
+EXPERIMENT = Experiment(
+    name="overhead",
+    summary="what measuring costs besides the steps",
+    settings=Settings,
+    smoke=Settings(model="nmt", size="tiny", placements=3, protocol="quick"),
+    expected_seconds=lambda s: 20 + 13 * s.placements,
+    run=run,
+)
