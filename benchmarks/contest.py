@@ -222,7 +222,8 @@ def searching_seconds(
     """About how long a contest takes: iterative methods use their budget, others a second."""
     iterative = sum(uses_seed(m) for m in methods)
     quick = len(methods) - iterative
-    return len(rows) * (15 + quick + budget * len(seeds) * iterative)
+    preparing = sum(2 if "-tiny" in row else 15 for row in rows)
+    return preparing + len(rows) * (quick + budget * len(seeds) * iterative)
 
 
 def bounds(frame: pd.DataFrame) -> dict[str, float]:
