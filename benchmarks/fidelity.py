@@ -238,7 +238,13 @@ EXPERIMENT = Experiment(
         sizes=(4, 1 << 16),
     ),
     expected_seconds=lambda s: (
-        15 * len(s.sizes) + len(s.models) * ((5 if s.size == "tiny" else 60) + s.placements * (3 + 0.8 * s.steps) + s.optimised * s.budget / 2)
+        15 * len(s.sizes)
+        + len(s.models)
+        * (
+            (5 if s.size == "tiny" else 60)
+            + s.placements * (3 + 0.8 * s.steps)
+            + s.optimised * s.budget / 2
+        )
     ),
     run=run,
 )

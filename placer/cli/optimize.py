@@ -6,6 +6,8 @@ the graph with its devices to FILE. Ctrl-C ends the search and writes the best p
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from absl import flags
 
 from placer.cli import common_flags
@@ -13,6 +15,9 @@ from placer.cli.progress import Progress, format_seconds
 from placer.cli.tables import print_rows
 from placer.errors import PlacerError
 from placer.files import check_writable, write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -22,7 +27,18 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "placement", None, "file for the placement alone (.pb or .pbtxt)", flag_values=flag_values
     )
-    flags.DEFINE_string("history", None, "CSV file for the history", flag_values=flag_values)
+    flags.DEFINE_string(
+        "history",
+        None,
+        "file for the history: a table (.csv) or a picture (.png, .svg, .pdf)",
+        flag_values=flag_values,
+    )
+    flags.DEFINE_string(
+        "tensorboard",
+        None,
+        "directory for the history as TensorBoard events",
+        flag_values=flag_values,
+    )
     flags.DEFINE_float(
         "budget", 60.0, "seconds that the search may take", lower_bound=0, flag_values=flag_values
     )
@@ -60,6 +76,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
     """Runs the command; returns the exit code."""
+    from placer import report
     from placer.optimizer import optimize
 
     graph = common_flags.one_graph(arguments, "optimize")
@@ -68,6 +85,8 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
     for path in (flag_values.output, flag_values.placement, flag_values.history):
         if path is not None:
             check_writable(path)
+    if flag_values.history is not None and not flag_values.history.endswith(".csv"):
+        report.check_picture(flag_values.history)
     options = list(flag_values.method_option)
     if flag_values.preset is not None:
         options.insert(0, f"preset={flag_values.preset}")
@@ -94,7 +113,9 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
     if flag_values.placement is not None:
         result.placement.save(flag_values.placement)
     if flag_values.history is not None:
-        write_atomically(flag_values.history, result.history.to_csv(index=False).encode())
+        _write_history(result.history, flag_values.history)
+    if flag_values.tensorboard is not None:
+        report.write_tensorboard(result.history, flag_values.tensorboard)
     print_rows(result.rows, result.problem.topology, f"{graph} on {flag_values.devices}")
     print(result.cost_summary())
     print(
@@ -103,3 +124,12 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
         + (f", written to {flag_values.output}" if flag_values.output else "")
     )
     return 0
+
+
+def _write_history(history: pd.DataFrame, path: str) -> None:
+    from placer import report
+
+    if path.endswith(".csv"):
+        write_atomically(path, history.to_csv(index=False).encode())
+    else:
+        report.save_figure(report.history_picture(history), path)

@@ -3,6 +3,7 @@
 from placer.report.chrome_trace import save_simulated_trace, simulated_trace
 from placer.report.layers import Layers, Pass, find_layers
 from placer.report.pictures import (
+    check_picture,
     history_picture,
     placement_picture,
     require_matplotlib,
@@ -18,10 +19,12 @@ from placer.report.tables import (
     print_frame,
     short_device_names,
 )
+from placer.report.tensorboard import write_tensorboard
 
 __all__ = [
     "Layers",
     "Pass",
+    "check_picture",
     "critical_path_frame",
     "critical_path_summary",
     "describe_critical_path",
@@ -37,4 +40,5 @@ __all__ = [
     "short_device_names",
     "simulated_trace",
     "timeline_picture",
+    "write_tensorboard",
 ]

@@ -317,15 +317,28 @@ def history_picture(history: pd.DataFrame, title: str = "") -> Figure:
     return figure
 
 
+def check_picture(path: str | os.PathLike[str]) -> None:
+    """Raises PlacerError now if `save_figure` could not write to a name like this later."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    _picture_kind(Figure(), path)
+
+
+def _picture_kind(figure: Figure, path: str | os.PathLike[str]) -> str:
+    kind = Path(path).suffix.removeprefix(".").lower()
+    if kind not in figure.canvas.get_supported_filetypes():
+        raise PlacerError(f"cannot write a picture to {path}: end its name in .png, .svg or .pdf")
+    return kind
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Writes a figure atomically, in the format that the name ends in (.png, .svg, .pdf).
 
     Raises:
       PlacerError: for a format that matplotlib does not know, or if writing fails.
     """
-    kind = Path(path).suffix.removeprefix(".").lower()
-    if kind not in figure.canvas.get_supported_filetypes():
-        raise PlacerError(f"cannot write a picture to {path}: end its name in .png, .svg or .pdf")
+    kind = _picture_kind(figure, path)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=130)
     write_atomically(path, buffer.getvalue())
