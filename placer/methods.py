@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from placer.placers import get
+from placer.auto import AutoParameters, run_auto
+from placer.placers import PlacerSpec, get
 from placer.search import Search
+
+AUTO = PlacerSpec(
+    "auto",
+    "seeds from the placers, then annealed walks over moves from groups down to single ops",
+    "this project",
+    AutoParameters,
+    run_auto,
+)
 
 
 def get_method(
@@ -24,6 +33,6 @@ def get_method(
 
         settings = PolicySettings.from_options(options)
         return lambda search: train(search, settings, checkpoint_dir)
-    spec = get(name)
+    spec = AUTO if name == "auto" else get(name)
     parameters = spec.make_parameters(options)
     return lambda search: spec.run(search, parameters)

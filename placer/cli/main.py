@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import signal
 import sys
@@ -45,8 +46,6 @@ def main(arguments: Sequence[str]) -> int:
             return 0 if arguments else USAGE_ERROR
     name, rest = arguments[0], list(arguments[1:])
     if name == "--version":
-        import importlib.metadata
-
         print(f"placer {importlib.metadata.version('placer')}")
         return 0
     if name not in COMMANDS:

@@ -71,12 +71,18 @@ class MeasuredEvaluator:
         return self._known.get(np.ascontiguousarray(placement, np.int32).tobytes())
 
     def evaluate(
-        self, placements: np.ndarray, *, cutoff: float | np.ndarray = float("inf")
+        self,
+        placements: np.ndarray,
+        group_of: np.ndarray | None = None,
+        *,
+        cutoff: float | np.ndarray = float("inf"),
     ) -> Evaluation:
-        """Evaluates int32[B, N] one after the other.
+        """Evaluates int32[B, N], or int32[B, G] with group_of, one after the other.
 
         Rows left over when the budget ends are infeasible with an infinite step time.
         """
+        if group_of is not None:
+            placements = np.ascontiguousarray(placements[:, group_of])
         simulated = self._simulator.evaluate(placements)
         seconds = np.full(len(placements), np.inf)
         for i, placement in enumerate(placements):

@@ -19,9 +19,16 @@ class Evaluator(Protocol):
     """What says how good placements are: the simulator, or real runs."""
 
     def evaluate(
-        self, placements: np.ndarray, *, cutoff: float | np.ndarray = float("inf")
+        self,
+        placements: np.ndarray,
+        group_of: np.ndarray | None = None,
+        *,
+        cutoff: float | np.ndarray = float("inf"),
     ) -> Evaluation:
-        """Evaluates int32[B, N]; step times above the cutoff may come back as inf."""
+        """Evaluates int32[B, N], or int32[B, G] with group_of int32[N].
+
+        Step times above the cutoff may come back as inf.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +111,11 @@ class Search:
         return self.remaining <= 0 or self.evaluations >= self.budget.evaluations
 
     def evaluate(
-        self, placements: np.ndarray, source: str, cutoff: float | np.ndarray = float("inf")
+        self,
+        placements: np.ndarray,
+        source: str,
+        cutoff: float | np.ndarray = float("inf"),
+        group_of: np.ndarray | None = None,
     ) -> Evaluation:
         """Simulates a batch, int32[B, N] or one int32[N], and keeps the best of it.
 
@@ -112,31 +123,68 @@ class Search:
           placements: legal placements (see PlacementProblem.repair).
           source: which part of the search proposes them, for the history.
           cutoff: step times above it need not be exact (inf is returned for them).
+          group_of: int32[N]; then placements are of groups, int32[B, G] or int32[G].
         """
         placements = np.atleast_2d(np.ascontiguousarray(placements, np.int32))
-        evaluation = self.simulator.evaluate(placements, cutoff=cutoff)
-        self.record(placements, evaluation, source)
+        evaluation = self.simulator.evaluate(placements, group_of, cutoff=cutoff)
+        self.record(placements, evaluation, source, group_of)
         return evaluation
 
-    def record(self, placements: np.ndarray, evaluation: Evaluation, source: str) -> None:
+    def record(
+        self,
+        placements: np.ndarray,
+        evaluation: Evaluation,
+        source: str,
+        group_of: np.ndarray | None = None,
+    ) -> None:
         """Counts placements that were evaluated elsewhere and keeps the best of them."""
         self.evaluations += len(placements)
         seconds = np.where(evaluation.feasible, evaluation.step_seconds, np.inf)
         i = int(seconds.argmin())
         if seconds[i] < self.best_seconds:
-            self._improve(placements[i], float(seconds[i]), source)
+            self._improve(_expand(placements[i], group_of), float(seconds[i]), source)
         elif self.best_seconds == float("inf"):
             # Nothing fits yet: keep what comes nearest.
             excess = np.maximum(evaluation.peak_bytes - self._memory_limit, 0).sum(axis=1)
             i = int(excess.argmin())
             if excess[i] < self._least_excess:
                 self._least_excess = float(excess[i])
-                self.best = np.array(placements[i], np.int32)
+                self.best = _expand(placements[i], group_of)
         if self._on_progress is not None:
             self._on_progress(self)
 
+    def add(
+        self, placement: np.ndarray, seconds: float, evaluations: int, source: str
+    ) -> None:
+        """Counts evaluations made elsewhere, and keeps their best if it is the best so far.
+
+        Args:
+          placement: int32[N], the best of them.
+          seconds: its step time; inf if it is not feasible.
+          evaluations: how many there were.
+          source: which part of the search made them.
+        """
+        self.evaluations += evaluations
+        if seconds < self.best_seconds:
+            self._improve(np.array(placement, np.int32), seconds, source)
+        elif self.best is None:
+            self.best = np.array(placement, np.int32)
+        if self._on_progress is not None:
+            self._on_progress(self)
+
+    def child(self, budget: Budget) -> Search:
+        """A search of the same problem with a history of its own; its seed follows from this one's.
+
+        The child's budget is cut to what is left of this one's.
+        """
+        left = Budget(
+            min(budget.seconds, self.remaining),
+            min(budget.evaluations, self.budget.evaluations - self.evaluations),
+        )
+        return Search(self.problem, self.grouping, self.simulator, left, self.seed)
+
     def _improve(self, placement: np.ndarray, seconds: float, source: str) -> None:
-        self.best = np.array(placement, np.int32)
+        self.best = placement
         self.best_seconds = seconds
         self.improvements.append(Improvement(self.elapsed, self.evaluations, seconds, source))
 
@@ -169,3 +217,7 @@ class Search:
             [dataclasses.astuple(i) for i in self.improvements],
             columns=["seconds", "evaluations", "step_seconds", "source"],
         )
+
+
+def _expand(placement: np.ndarray, group_of: np.ndarray | None) -> np.ndarray:
+    return np.array(placement if group_of is None else placement[group_of], np.int32)

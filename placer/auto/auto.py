@@ -1,0 +1,269 @@
+"""The method "auto": seeds from the placers, the policy, and walks that compete."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import math
+import os
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from placer import placers
+from placer.auto.local_search import Segment, Walk
+from placer.auto.neighbourhood import Neighbourhood
+from placer.errors import PlacerError
+from placer.grouping import Grouping, atoms, group_ops
+from placer.placers import parameter
+from placer.search import Budget, Search
+from placer.simulator import Simulator
+
+# Quick constructive placers, the quickest first.
+_SEEDS = ("single_gpu", "single_cpu", "expert", "metis", "mincut", "scotch", "heft", "m_etf", "m_topo")
+# Share of the walks' time after which at most so many walks go on.
+_CONTEST = ((0.0, 16), (0.06, 10), (0.14, 6), (0.28, 4), (0.5, 2))
+_SEGMENT = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoParameters:
+    """Parts of the search, each of which may be switched off."""
+
+    seeds: bool = parameter(True, "start from the placements of the constructive placers")
+    random_seeds: int = parameter(3, "random placements of coarse groups to start from", least=0)
+    policy: float = parameter(
+        0.0, "share of the budget in which the policy learns over groups", least=0, most=1
+    )
+    local_search: bool = parameter(True, "improve placements by annealed walks over moves")
+    refine: bool = parameter(
+        True, "move parts of op groups, down to single ops; false moves whole groups only"
+    )
+    first_temperature: float = parameter(
+        2e-4, "relative increase accepted with probability 1/e at the start of a walk", least=0
+    )
+    last_temperature: float = parameter(5e-6, "the same at the end", least=0)
+    patience: float = parameter(
+        400.0, "stop after so many evaluations per movable unit without improvement", least=1
+    )
+
+
+def run_auto(search: Search, parameters: AutoParameters) -> None:
+    """Runs the parts in turn until the budget is used up or nothing improves any more."""
+    starts = _seed(search, parameters)
+    if parameters.policy > 0 and not search.stopped():
+        starts.append(_learn(search, parameters.policy))
+    if parameters.local_search and not search.stopped():
+        if isinstance(search.simulator, Simulator):
+            _contest(search, search.simulator, starts, parameters)
+        else:
+            _climb(search, starts, parameters)
+
+
+def _seed(search: Search, parameters: AutoParameters) -> list[np.ndarray]:
+    """Placements, int32[N] each, of the constructive placers and at random."""
+    problem = search.problem
+    starts = [] if search.best is None else [search.best]
+    if parameters.seeds:
+        for name in _SEEDS:
+            spec = placers.get(name)
+            child = search.child(Budget(seconds=max(0.1 * search.budget.seconds, 1.0)))
+            if child.stopped():
+                break
+            if not spec.installed:
+                continue
+            try:
+                spec.run(child, spec.make_parameters())
+            except PlacerError:
+                continue  # It has no answer for this graph or topology.
+            if child.best is not None:
+                search.add(child.best, child.best_seconds, child.evaluations, name)
+                starts.append(child.best)
+    rng = np.random.default_rng(search.seed)
+    for i in range(parameters.random_seeds):
+        grouping = group_ops(problem, max(2, 4 ** (i + 2) * problem.topology.num_devices // 2))
+        starts.append(_random_placement(grouping, problem.topology.accelerators, rng))
+    if starts:
+        search.evaluate(np.stack(starts), "seeds")
+    return starts or [problem.single_device(problem.topology.accelerators[0])]
+
+
+def _random_placement(
+    grouping: Grouping, devices: tuple[int, ...], rng: np.random.Generator
+) -> np.ndarray:
+    """int32[N]: every group on one of the given devices that it may use, or any it may use."""
+    wanted = np.zeros(grouping.allowed.shape[1], bool)
+    wanted[list(devices)] = True
+    choices = grouping.allowed & wanted
+    choices[~choices.any(axis=1)] = grouping.allowed[~choices.any(axis=1)]
+    scores = np.where(choices, rng.random(choices.shape), -1.0)
+    return grouping.expand(scores.argmax(axis=1))
+
+
+def _learn(search: Search, share: float) -> np.ndarray:
+    """int32[N]: the best placement that the policy finds in its share of the budget."""
+    from placer.policy import PolicySettings, train
+
+    child = search.child(
+        Budget(search.budget.seconds * share, search.budget.evaluations * share)
+    )
+    train(child, PolicySettings())
+    assert child.best is not None, "the policy samples at least one batch"
+    search.add(child.best, child.best_seconds, child.evaluations, "policy")
+    return child.best
+
+
+def _contest(
+    search: Search,
+    simulator: Simulator,
+    starts: list[np.ndarray],
+    parameters: AutoParameters,
+) -> None:
+    """Walks from all starts; the worse give up in favour of the better as time goes on.
+
+    The walks run in threads, a segment at a time, and meet after each; what they do depends on
+    the seed and on the number of evaluations, not on the number of threads.
+    """
+    problem = search.problem
+    units = atoms(problem) if parameters.refine else search.grouping
+    neighbourhood = Neighbourhood(problem, units)
+    if not len(neighbourhood.movable):
+        return
+    classes = problem.topology.symmetry_classes()
+    rngs = np.random.default_rng(search.seed).spawn(len(starts))
+    walks = [
+        Walk(neighbourhood, simulator, units.reduce(start, problem), rng)
+        for start, rng in zip(starts, rngs, strict=True)
+    ]
+    walks.sort(key=lambda w: w.best_seconds)
+    bound = simulator.lower_bound(problem.allowed, problem.graph.colocation).step_seconds
+    begin, begin_evaluations = search.elapsed, search.evaluations
+    patience = parameters.patience * len(neighbourhood.movable) + 5000
+    improved_at = search.evaluations
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        while not search.stopped():
+            progress = _progress(search, begin, begin_evaluations)
+            alive = [count for share, count in _CONTEST if progress >= share][-1]
+            walks = _distinct(walks)[:alive] if len(walks) > alive else walks
+            if len(walks) == 1:
+                walks = _split(walks[0], neighbourhood, simulator, rngs)
+            temperature = parameters.first_temperature * (
+                parameters.last_temperature / max(parameters.first_temperature, 1e-12)
+            ) ** min(progress, 1.0)
+            left = search.budget.evaluations - search.evaluations
+            size = int(min(_SEGMENT, max(1, left // len(walks))))
+            before = [w.evaluations for w in walks]
+            futures = [pool.submit(w.run, Segment(size, temperature)) for w in walks]
+            try:
+                for future in futures:
+                    future.result()
+            except KeyboardInterrupt:
+                # Segments are short: wait for them, so that no improvement is lost.
+                concurrent.futures.wait(futures)
+                _report(search, units, walks, before)
+                raise
+            best_before = search.best_seconds
+            _report(search, units, walks, before)
+            if search.best_seconds < best_before:
+                improved_at = search.evaluations
+            if search.evaluations - improved_at > patience or (
+                search.best_seconds <= bound * (1 + 1e-9)
+            ):
+                return
+            walks.sort(key=lambda w: w.best_seconds)
+            for walk in walks:
+                walk.mates = tuple(
+                    relabel(other.best, walk.current, classes, units)
+                    for other in walks
+                    if other is not walk
+                )
+
+
+def _progress(search: Search, begin: float, begin_evaluations: int) -> float:
+    """Share of the budget used since the contest began, 0 without any limit."""
+    by_time = (search.elapsed - begin) / max(search.budget.seconds - begin, 1e-9)
+    by_count = (search.evaluations - begin_evaluations) / max(
+        search.budget.evaluations - begin_evaluations, 1
+    )
+    return max(x for x in (by_time, by_count, 0.0) if not math.isnan(x))
+
+
+def _distinct(walks: list[Walk]) -> list[Walk]:
+    """The walks without those whose best placement another has too; at least one."""
+    seen: dict[bytes, Walk] = {}
+    for walk in walks:
+        seen.setdefault(walk.best.tobytes(), walk)
+    return list(seen.values())
+
+
+def _split(
+    walk: Walk,
+    neighbourhood: Neighbourhood,
+    simulator: Simulator,
+    rngs: list[np.random.Generator],
+) -> list[Walk]:
+    """The walk and another from its best placement, so that two threads have work."""
+    return [walk, Walk(neighbourhood, simulator, walk.best, rngs[0].spawn(1)[0])]
+
+
+def _report(
+    search: Search, units: Grouping, walks: list[Walk], before: list[int]
+) -> None:
+    for walk, evaluations in zip(walks, before, strict=True):
+        search.add(
+            units.expand(walk.best),
+            walk.best_seconds,
+            walk.evaluations - evaluations,
+            "local search",
+        )
+
+
+def relabel(
+    placement: np.ndarray, reference: np.ndarray, classes: np.ndarray, units: Grouping
+) -> np.ndarray:
+    """A placement with interchangeable devices renamed so as to agree most with another.
+
+    Args:
+      placement, reference: int32[A] placements of the units.
+      classes: int32[D], Topology.symmetry_classes().
+      units: A units; agreement is weighted by their compute time.
+
+    Returns:
+      int32[A]; renamed only where every unit may use the device it then has.
+    """
+    count = len(classes)
+    weight = units.seconds.min(axis=0) + 1e-9
+    overlap = np.zeros((count, count))
+    np.add.at(overlap, (placement, reference), weight)
+    names = np.arange(count)
+    for number in np.unique(classes):
+        members = np.flatnonzero(classes == number)
+        rows, columns = linear_sum_assignment(-overlap[np.ix_(members, members)])
+        names[members[rows]] = members[columns]
+    renamed = names[placement].astype(np.int32)
+    legal = units.allowed[np.arange(len(renamed)), renamed]
+    return np.where(legal, renamed, placement).astype(np.int32)
+
+
+def _climb(search: Search, starts: list[np.ndarray], parameters: AutoParameters) -> None:
+    """Local search where each evaluation is a real run: moves of groups, best first, no threads."""
+    units = search.grouping
+    neighbourhood = Neighbourhood(search.problem, units)
+    if search.best is None or not len(neighbourhood.movable):
+        return
+    rng = np.random.default_rng(search.seed)
+    from placer.auto.neighbourhood import OPERATORS, View
+
+    zero = View(units.depth, np.cumsum(units.seconds.min(axis=0)[neighbourhood.movable]))
+    current = units.reduce(search.best, search.problem)
+    while not search.stopped():
+        operator = OPERATORS[rng.integers(len(OPERATORS) - 1)]
+        move = neighbourhood.propose(operator, current, zero, rng)
+        if move is None:
+            continue
+        proposal = current.copy()
+        proposal[move[0]] = move[1]
+        before = search.best_seconds
+        search.evaluate(proposal, "local search", group_of=units.group_of)
+        if search.best_seconds < before:
+            current = proposal

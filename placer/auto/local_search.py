@@ -1,0 +1,159 @@
+"""Local search: an annealed walk over moves of many scales."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from placer.auto.neighbourhood import OPERATORS, Neighbourhood, View
+from placer.simulator import MoveEvaluator, Simulator
+
+# After so many refusals in a row the rest of the run of the current placement is worth keeping
+# (Simulator.moves_from costs about three runs and saves about a quarter of each).
+_REFUSALS_BEFORE_BASE = 24
+# Accepted moves until start times and critical path are looked at again.
+_MOVES_BETWEEN_VIEWS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """How a walk goes on.
+
+    Attributes:
+      evaluations: placements to evaluate.
+      temperature: relative increase of the step time that is accepted with probability 1/e.
+    """
+
+    evaluations: int
+    temperature: float
+
+
+class Walk:
+    """One annealed walk, with its own random numbers; several may run in threads of their own.
+
+    Every proposal gets its threshold first (Metropolis: current step time times one plus
+    temperature times an exponential deviate) and is simulated up to it, so that most refusals are
+    cut off early. What wins is credited to its operator, and operators that win are chosen more.
+
+    Attributes:
+      current, best: int32[A] placements of atoms.
+      current_seconds, best_seconds: their step times; inf while nothing fits into memory.
+      evaluations: placements evaluated so far.
+      mates: other good placements of atoms, whose parts it may take over.
+    """
+
+    def __init__(
+        self,
+        neighbourhood: Neighbourhood,
+        simulator: Simulator,
+        start: np.ndarray,
+        rng: np.random.Generator,
+    ) -> None:
+        self.neighbourhood = neighbourhood
+        self.evaluations = 0
+        self.mates: tuple[np.ndarray, ...] = ()
+        self._moves = 0
+        self._simulator = simulator
+        self._rng = rng
+        self._limit = simulator.inputs.memory_limit
+        self._scores = np.full(len(OPERATORS), 1e-4)
+        self.best = np.array(start, np.int32)
+        self.best_seconds = float("inf")
+        self._best_excess = float("inf")
+        self.move_to(start)
+
+    def move_to(self, placement: np.ndarray) -> None:
+        """Goes on from another placement, int32[A]."""
+        evaluation = self._evaluate(np.array(placement, np.int32), np.inf)
+        self._set(np.array(placement, np.int32), *evaluation)
+        self._view: View | None = None
+
+    def run(self, segment: Segment) -> None:
+        """Evaluates as many proposals as the segment says."""
+        rng, neighbourhood = self._rng, self.neighbourhood
+        last = self.evaluations + segment.evaluations
+        while self.evaluations < last:
+            if self._view is None or self._moves >= _MOVES_BETWEEN_VIEWS:
+                self._view = neighbourhood.view(self._simulator, self.current)
+                self._moves = 0
+            operator = self._pick_operator()
+            move = neighbourhood.propose(
+                OPERATORS[operator], self.current, self._view, rng, self.mates
+            )
+            if move is None:
+                # Counted, so that a graph with nowhere to go ends too.
+                self.evaluations += 1
+                continue
+            self._try(operator, *move, segment.temperature)
+
+    def _try(
+        self, operator: int, atoms: np.ndarray, devices: np.ndarray, temperature: float
+    ) -> None:
+        fits_now = np.isfinite(self.current_seconds)
+        threshold = (
+            self.current_seconds * (1.0 + temperature * self._rng.exponential())
+            if fits_now
+            else np.inf
+        )
+        proposal: np.ndarray | None = None
+        if self._refusals >= _REFUSALS_BEFORE_BASE and fits_now:
+            if self._base is None:
+                self._base = self._simulator.moves_from(self.current, self._group_of)
+            moved = self._base.evaluate(atoms, devices, [0, len(atoms)], cutoff=threshold, threads=1)
+            seconds, feasible = float(moved.step_seconds[0]), bool(moved.feasible[0])
+            excess = 0.0 if feasible else np.inf
+            self.evaluations += 1
+        else:
+            proposal = self.current.copy()
+            proposal[atoms] = devices
+            seconds, excess = self._evaluate(proposal, threshold)
+        gain = 0.0
+        if (fits_now and seconds <= threshold and excess == 0) or (
+            not fits_now and excess <= self._current_excess
+        ):
+            if fits_now:
+                gain = max(0.0, 1.0 - seconds / self.current_seconds)
+            if proposal is None:
+                proposal = self.current.copy()
+                proposal[atoms] = devices
+            self._set(proposal, seconds, excess)
+            self._moves += 1
+        else:
+            self._refusals += 1
+        self._scores[operator] += 0.01 * (gain - self._scores[operator])
+
+    @property
+    def _group_of(self) -> np.ndarray:
+        return self.neighbourhood.atoms.group_of
+
+    def _evaluate(self, placement: np.ndarray, cutoff: float) -> tuple[float, float]:
+        """Step time, and bytes above the memory limits (inf where the run was cut)."""
+        evaluation = self._simulator.evaluate(
+            placement[None], self._group_of, cutoff=cutoff, threads=1
+        )
+        self.evaluations += 1
+        seconds = float(evaluation.step_seconds[0])
+        if evaluation.feasible[0]:
+            return seconds, 0.0
+        if not np.isfinite(seconds):
+            return seconds, np.inf
+        return seconds, float(np.maximum(evaluation.peak_bytes[0] - self._limit, 0).sum())
+
+    def _set(self, placement: np.ndarray, seconds: float, excess: float) -> None:
+        self.current = placement
+        self.current_seconds = seconds if excess == 0 else float("inf")
+        self._current_excess = excess
+        self._refusals = 0
+        self._base: MoveEvaluator | None = None
+        better = (excess, seconds) < (self._best_excess, self.best_seconds)
+        if better:
+            self.best, self._best_excess = placement.copy(), excess
+            self.best_seconds = seconds if excess == 0 else float("inf")
+
+    def _pick_operator(self) -> int:
+        """A quarter of the time any operator, else by what each has gained of late."""
+        if self._rng.random() < 0.25:
+            return int(self._rng.integers(len(OPERATORS)))
+        share = np.cumsum(self._scores + 1e-7)
+        return int(np.searchsorted(share, self._rng.random() * share[-1]))
