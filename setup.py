@@ -130,7 +130,7 @@ setup(
     long_description=(ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else "",
     long_description_content_type="text/markdown",
     python_requires=">=3.11",
-    packages=find_packages(include=["placer", "placer.*"]) + ["placer.protos"],
+    packages=[*find_packages(include=["placer", "placer.*"]), "placer.protos"],
     package_data={"placer": ["py.typed"], "placer.protos": ["*.pyi"]},
     install_requires=[
         "tensorflow==2.21.*",

@@ -66,9 +66,7 @@ def evaluate(
         rows = []
         for name, placement in named:
             judge.evaluator.evaluate(placement[None])
-            rows.append(
-                make_row(name, placement, simulator, problem, judge.measurement(placement))
-            )
+            rows.append(make_row(name, placement, simulator, problem, judge.measurement(placement)))
     return prepared, rows
 
 

@@ -16,9 +16,11 @@ from placer.methods import get_method
 from placer.pipeline import Prepared, prepare
 from placer.placement import Figures, Placement
 from placer.problem import PlacementProblem
-from placer.result import Row, Result
-from placer.rewards import REWARDS, open_reward
+from placer.result import Result, Row
+from placer.rewards import REWARDS, Judge, open_reward
+from placer.runtime import Measurement
 from placer.search import Budget, Search
+from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
 
 
@@ -94,8 +96,8 @@ def optimize(
         interrupted = False
         try:
             starts = reference_placements(prepared)
-            for name, placement in starts.items():
-                search.evaluate(placement, name)
+            for name, start in starts.items():
+                search.evaluate(start, name)
             run(search)
         except KeyboardInterrupt:
             interrupted = True
@@ -139,7 +141,13 @@ def reference_placements(prepared: Prepared) -> dict[str, np.ndarray]:
     return references
 
 
-def _rows(judge, simulator, prepared, starts, best) -> list[Row]:  # type: ignore[no-untyped-def]
+def _rows(
+    judge: Judge,
+    simulator: Simulator,
+    prepared: Prepared,
+    starts: Mapping[str, np.ndarray],
+    best: np.ndarray | None,
+) -> list[Row]:
     named = dict(starts)
     if best is not None:
         named["placer"] = best
@@ -149,7 +157,13 @@ def _rows(judge, simulator, prepared, starts, best) -> list[Row]:  # type: ignor
     ]
 
 
-def make_row(name, placement, simulator, problem, measurement=None) -> Row:  # type: ignore[no-untyped-def]
+def make_row(
+    name: str,
+    placement: np.ndarray,
+    simulator: Simulator,
+    problem: PlacementProblem,
+    measurement: Measurement | None = None,
+) -> Row:
     """Simulates one placement, int32[N], to a Row; `measurement` may be None."""
     evaluation = simulator.evaluate(placement[None])
     peak = evaluation.peak_bytes[0]
@@ -166,7 +180,9 @@ def make_row(name, placement, simulator, problem, measurement=None) -> Row:  # t
     return Row(
         name=name,
         step_seconds=float(evaluation.step_seconds[0]),
-        measured_seconds=measurement.seconds if measurement is not None and measurement.ok else None,
+        measured_seconds=(
+            measurement.seconds if measurement is not None and measurement.ok else None
+        ),
         peak_bytes=tuple(peak.tolist()),
         busy_seconds=tuple(evaluation.busy_seconds[0].tolist()),
         transfer_bytes=tuple(evaluation.transfer_bytes[0].tolist()),
@@ -220,5 +236,3 @@ def _placement(
             "placer": importlib.metadata.version("placer"),
         },
     )
-
-

@@ -58,7 +58,7 @@ class Placement(Mapping[str, str]):
         if not len(self.ops) == len(self.op_types) == len(self.device_of_op):
             raise PlacerError("a placement needs one op type and one device for each op")
         if len(self.ops) and not (
-            0 <= self.device_of_op.min() and self.device_of_op.max() < len(self.devices)
+            self.device_of_op.min() >= 0 and self.device_of_op.max() < len(self.devices)
         ):
             raise PlacerError("a placement names a device number that it has no name for")
         index = {name: i for i, name in enumerate(self.ops)}
@@ -162,7 +162,7 @@ class Placement(Mapping[str, str]):
                 raise PlacerError(f"{path} is not a placement file") from None
         return cls.from_proto(proto, where=str(path))
 
-    def scope(self):  # type: ignore[no-untyped-def]
+    def scope(self):
         """A context in which TensorFlow variables are created where this placement wants them."""
         from placer.plugin import variable_scope
 

@@ -89,7 +89,9 @@ class Result:
             record: dict[str, object] = {
                 "placement": row.name,
                 "step_seconds": row.step_seconds,
-                "measured_seconds": np.nan if row.measured_seconds is None else row.measured_seconds,
+                "measured_seconds": (
+                    np.nan if row.measured_seconds is None else row.measured_seconds
+                ),
             }
             for device, peak in zip(self.placement.devices, row.peak_bytes, strict=True):
                 record[f"peak_gib {device.rsplit('device:', 1)[1]}"] = peak / 2**30

@@ -44,9 +44,7 @@ def run_step(
                 handle = graph.get_tensor_by_name(f"{name}:0")
                 node = next(n for n in graph_def.node if n.name == name)
                 with graph.as_default(), graph.device(node.device or None):
-                    assign = tf.raw_ops.AssignVariableOp(
-                        resource=handle, value=tf.constant(value)
-                    )
+                    assign = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value))
                 session.run(assign)
             fetches = [graph.get_operation_by_name(op_name(f)) for f in sample.source.fetches]
             session.run(fetches)

@@ -20,7 +20,17 @@ from placer.search import Budget, Search
 from placer.simulator import Simulator
 
 # Quick constructive placers, the quickest first.
-_SEEDS = ("single_gpu", "single_cpu", "expert", "metis", "mincut", "scotch", "heft", "m_etf", "m_topo")
+_SEEDS = (
+    "single_gpu",
+    "single_cpu",
+    "expert",
+    "metis",
+    "mincut",
+    "scotch",
+    "heft",
+    "m_etf",
+    "m_topo",
+)
 # Share of the walks' time after which at most so many walks go on.
 _CONTEST = ((0.0, 16), (0.06, 10), (0.14, 6), (0.28, 4), (0.5, 2))
 _SEGMENT = 200
@@ -104,9 +114,7 @@ def _learn(search: Search, share: float) -> np.ndarray:
     """int32[N]: the best placement that the policy finds in its share of the budget."""
     from placer.policy import PolicySettings, train
 
-    child = search.child(
-        Budget(search.budget.seconds * share, search.budget.evaluations * share)
-    )
+    child = search.child(Budget(search.budget.seconds * share, search.budget.evaluations * share))
     train(child, PolicySettings())
     assert child.best is not None, "the policy samples at least one batch"
     search.add(child.best, child.best_seconds, child.evaluations, "policy")
@@ -206,9 +214,7 @@ def _split(
     return [walk, Walk(neighbourhood, simulator, walk.best, rngs[0].spawn(1)[0])]
 
 
-def _report(
-    search: Search, units: Grouping, walks: list[Walk], before: list[int]
-) -> None:
+def _report(search: Search, units: Grouping, walks: list[Walk], before: list[int]) -> None:
     for walk, evaluations in zip(walks, before, strict=True):
         search.add(
             units.expand(walk.best),

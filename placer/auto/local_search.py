@@ -54,6 +54,8 @@ class Walk:
         self.evaluations = 0
         self.mates: tuple[np.ndarray, ...] = ()
         self._moves = 0
+        self._view: View | None = None
+        self._base: MoveEvaluator | None = None
         self._simulator = simulator
         self._rng = rng
         self._limit = simulator.inputs.memory_limit
@@ -67,7 +69,7 @@ class Walk:
         """Goes on from another placement, int32[A]."""
         evaluation = self._evaluate(np.array(placement, np.int32), np.inf)
         self._set(np.array(placement, np.int32), *evaluation)
-        self._view: View | None = None
+        self._view = None
 
     def run(self, segment: Segment) -> None:
         """Evaluates as many proposals as the segment says."""
@@ -100,7 +102,9 @@ class Walk:
         if self._refusals >= _REFUSALS_BEFORE_BASE and fits_now:
             if self._base is None:
                 self._base = self._simulator.moves_from(self.current, self._group_of)
-            moved = self._base.evaluate(atoms, devices, [0, len(atoms)], cutoff=threshold, threads=1)
+            moved = self._base.evaluate(
+                atoms, devices, [0, len(atoms)], cutoff=threshold, threads=1
+            )
             seconds, feasible = float(moved.step_seconds[0]), bool(moved.feasible[0])
             excess = 0.0 if feasible else np.inf
             self.evaluations += 1
@@ -145,7 +149,7 @@ class Walk:
         self.current_seconds = seconds if excess == 0 else float("inf")
         self._current_excess = excess
         self._refusals = 0
-        self._base: MoveEvaluator | None = None
+        self._base = None
         better = (excess, seconds) < (self._best_excess, self.best_seconds)
         if better:
             self.best, self._best_excess = placement.copy(), excess

@@ -34,7 +34,18 @@ from placer.grouping import Grouping, group_ops
 from placer.problem import PlacementProblem
 from placer.simulator import Simulator
 
-OPERATORS = ("atom", "ball", "group", "scope", "role", "linkage", "part", "window", "swap", "inherit")
+OPERATORS = (
+    "atom",
+    "ball",
+    "group",
+    "scope",
+    "role",
+    "linkage",
+    "part",
+    "window",
+    "swap",
+    "inherit",
+)
 _FAMILIES = ("group", "scope", "role", "linkage", "part")
 _LARGEST_BALL = 32
 
@@ -110,7 +121,9 @@ class Neighbourhood:
         return [name_of[a] for a in self.movable]
 
     def _scope_sets(self) -> list[np.ndarray]:
-        return _distinct([s for names in _prefixes(self._names()) for s in self._split_names(names)])
+        return _distinct(
+            [s for names in _prefixes(self._names()) for s in self._split_names(names)]
+        )
 
     def _role_sets(self) -> list[np.ndarray]:
         names = self._names()
@@ -137,7 +150,7 @@ class Neighbourhood:
         top = int(np.log2(max(atoms.edge_bytes.max(initial=1.0), 1.0)))
         for power in range(top, 9, -1):
             heavy = atoms.edge_bytes >= 2.0**power
-            count, label = connected_components(
+            _, label = connected_components(
                 coo_matrix(
                     (np.ones(heavy.sum()), (atoms.edge_src[heavy], atoms.edge_dst[heavy])),
                     shape=(atoms.num_groups, atoms.num_groups),
@@ -176,10 +189,12 @@ class Neighbourhood:
         start[~np.isfinite(start)] = 0.0
         path = trace.critical_path()
         atom = self.atoms.group_of[[step.op for step in path]]
-        length = np.bincount(
-            atom, [step.end - step.start for step in path], self.atoms.num_groups
-        )[self.movable]
-        share = np.cumsum(length + 1e-2 * length.sum() / max(np.count_nonzero(length), 1) * (length > 0))
+        length = np.bincount(atom, [step.end - step.start for step in path], self.atoms.num_groups)[
+            self.movable
+        ]
+        share = np.cumsum(
+            length + 1e-2 * length.sum() / max(np.count_nonzero(length), 1) * (length > 0)
+        )
         return View(start, share)
 
     def _pick_atom(self, view: View, rng: np.random.Generator) -> int:
@@ -235,7 +250,9 @@ class Neighbourhood:
             atom = self._pick_atom(view, rng)
             members = np.array([atom]) if operator == "atom" else self._ball(atom, devices, rng)
         else:
-            family = _FAMILIES[rng.integers(len(_FAMILIES))] if operator == "window" else operator
+            family = (
+                _FAMILIES[int(rng.integers(len(_FAMILIES)))] if operator == "window" else operator
+            )
             found = self._pick_set(family, view, rng)
             if found is None:
                 return None
@@ -263,9 +280,7 @@ class Neighbourhood:
                 new = np.concatenate([new, np.full(len(other), source, np.int32)])
         return moved, new
 
-    def _pick_set(
-        self, family: str, view: View, rng: np.random.Generator
-    ) -> np.ndarray | None:
+    def _pick_set(self, family: str, view: View, rng: np.random.Generator) -> np.ndarray | None:
         """A set of a family that contains a picked atom, if there is one."""
         pointer, containing = self._containing[family]
         atom = self._pick_atom(view, rng)
@@ -284,8 +299,8 @@ class Neighbourhood:
         """Takes over a set's devices from another placement."""
         if not mates:
             return None
-        mate = mates[rng.integers(len(mates))]
-        members = self._pick_set(_FAMILIES[rng.integers(len(_FAMILIES))], view, rng)
+        mate = mates[int(rng.integers(len(mates)))]
+        members = self._pick_set(_FAMILIES[int(rng.integers(len(_FAMILIES)))], view, rng)
         if members is None:
             return None
         if rng.random() < 0.5:
@@ -300,9 +315,7 @@ class Neighbourhood:
         a, b = np.sort(rng.integers(0, len(order) + 1, 2))
         return order[a:b] if b > a else order[a : a + 1] if a < len(order) else order[-1:]
 
-    def _target(
-        self, members: np.ndarray, devices: np.ndarray, rng: np.random.Generator
-    ) -> int:
+    def _target(self, members: np.ndarray, devices: np.ndarray, rng: np.random.Generator) -> int:
         """A device to move to: half of the time one that a neighbour is on."""
         current = devices[members[0]]
         if rng.random() < 0.5:

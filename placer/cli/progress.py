@@ -6,6 +6,9 @@ import sys
 import time
 from typing import TextIO
 
+from rich.console import Console
+from rich.status import Status
+
 from placer.search import Search
 
 
@@ -26,12 +29,10 @@ class Progress:
         self._between = seconds_between_lines
         self._next = 0.0
         self._live = self._stream.isatty()
-        self._status = None
+        self._status: Status | None = None
 
     def __enter__(self) -> Progress:
         if self._live:
-            from rich.console import Console
-
             self._status = Console(file=self._stream).status("reading the graph")
             self._status.__enter__()
         return self
@@ -41,6 +42,7 @@ class Progress:
             self._status.__exit__(None, None, None)
 
     def __call__(self, search: Search) -> None:
+        """Shows how far a search is, if it is time to."""
         now = time.monotonic()
         if now < self._next:
             return

@@ -171,8 +171,6 @@ def gpu_hosts(model: str, gpus: int, hosts: int = 1) -> Topology:
         cpu = MODELS["cpu"]
         devices.append(Device(f"{prefix}CPU:0", cpu, host, cpu.memory_bytes))
         gpu = MODELS[model]
-        devices += [
-            Device(f"{prefix}GPU:{i}", gpu, host, gpu.memory_bytes) for i in range(gpus)
-        ]
+        devices += [Device(f"{prefix}GPU:{i}", gpu, host, gpu.memory_bytes) for i in range(gpus)]
     name = f"{model}:{gpus}" if hosts == 1 else f"{model}:{gpus}x{hosts}"
     return Topology(name, tuple(devices), _HOST_LINKS[model])

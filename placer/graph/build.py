@@ -150,9 +150,9 @@ def build_op_graph(source: GraphSource) -> OpGraph:
         has_kernel,
         requested,
     )
-    checked = executed[tensor_op] & np.array([t not in ("Const", *_VARIABLES) for t in types])[
-        tensor_op
-    ]
+    checked = (
+        executed[tensor_op] & np.array([t not in ("Const", *_VARIABLES) for t in types])[tensor_op]
+    )
     if checked.any() and not known[checked].any():
         raise PlacerError(
             f"{source.origin} has no shape information: no op's output shape is known; "
@@ -319,14 +319,14 @@ def _argument_types(
     return types
 
 
-def _attribute(node: node_def_pb2.NodeDef, name: str):  # type: ignore[no-untyped-def]
+def _attribute(node: node_def_pb2.NodeDef, name: str):
     if name in node.attr:
         return node.attr[name]
     return _default_attribute(node.op, name)
 
 
-@functools.lru_cache(maxsize=None)
-def _default_attribute(op: str, name: str):  # type: ignore[no-untyped-def]
+@functools.cache
+def _default_attribute(op: str, name: str):
     definition = op_def(op) or op_def_pb2.OpDef()
     for attribute in definition.attr:
         if attribute.name == name:
@@ -418,7 +418,7 @@ def _within_rank(rank: np.ndarray) -> np.ndarray:
     return np.arange(MAX_RANK)[None, :] < rank[:, None]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _dtype_size(dtype: int) -> int:
     import tensorflow as tf
 

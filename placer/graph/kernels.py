@@ -42,36 +42,37 @@ def kernel_types(graph_def: graph_pb2.GraphDef) -> np.ndarray:
         op = _CALL_OP if node.op in functions else node.op
         label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
         names = _constrained_attributes(op)
-        key = (op, label, *(_types(node, op, name) for name in names))
+        values = tuple(_types(node, op, name) for name in names)
+        key = (op, label, values)
         if key not in found:
-            attributes = dict(zip(names, key[2:], strict=True))
+            attributes = dict(zip(names, values, strict=True))
             found[key] = tuple(_has_kernel(op, kind, label, attributes) for kind in KERNEL_TYPES)
         result[:, i] = found[key]
     return result
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _has_gpu_kernels() -> bool:
     return any(k.device_type == "GPU" for k in _kernels("MatMul"))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _kernels(op: str) -> tuple[Any, ...]:
     return tuple(kernels.get_registered_kernels_for_op(op).kernel)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _constrained_attributes(op: str) -> tuple[str, ...]:
     return tuple(sorted({c.name for k in _kernels(op) for c in k.constraint}))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def op_def(op: str) -> op_def_pb2.OpDef | None:
     """TensorFlow's definition of an op type, None if this build does not know it."""
     return op_def_registry.get(op)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _default(op: str, name: str) -> tuple[int, ...]:
     definition = op_def(op)
     for attribute in definition.attr if definition is not None else ():

@@ -135,9 +135,7 @@ def _skip_group(data: memoryview, position: int, number: int) -> int:
     raise PlacerError("damaged graph file: a group does not end")
 
 
-def _fields_until_end(
-    data: memoryview, position: int
-) -> Iterator[tuple[int, int, int, int, int]]:
+def _fields_until_end(data: memoryview, position: int) -> Iterator[tuple[int, int, int, int, int]]:
     while position < len(data):
         tag, after = _varint(data, position)
         if tag & 7 == _END_GROUP:

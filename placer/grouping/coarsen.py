@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from placer.errors import PlacerError
-
 from placer.graph.colocation import DisjointSets
 from placer.grouping.grouping import Grouping
 from placer.problem import PlacementProblem
@@ -222,9 +221,7 @@ def _coarsen(problem: PlacementProblem, labels: np.ndarray, max_groups: int) -> 
     return labels
 
 
-def _choose_each_other(
-    a: np.ndarray, b: np.ndarray, score: np.ndarray, count: int
-) -> np.ndarray:
+def _choose_each_other(a: np.ndarray, b: np.ndarray, score: np.ndarray, count: int) -> np.ndarray:
     """int[P, 2] disjoint pairs that rate each other best, best pairs first."""
     node, other = np.concatenate([a, b]), np.concatenate([b, a])
     both = np.concatenate([score, score])
@@ -268,5 +265,3 @@ def _lightest(weight: np.ndarray, kinds: np.ndarray) -> np.ndarray:
             best = candidate if best is None else min(best, candidate)
     assert best is not None, "the caller checked that two groups are of one kind"
     return np.array([best[1:]])
-
-

@@ -153,9 +153,7 @@ class Search:
         if self._on_progress is not None:
             self._on_progress(self)
 
-    def add(
-        self, placement: np.ndarray, seconds: float, evaluations: int, source: str
-    ) -> None:
+    def add(self, placement: np.ndarray, seconds: float, evaluations: int, source: str) -> None:
         """Counts evaluations made elsewhere, and keeps their best if it is the best so far.
 
         Args:
