@@ -52,9 +52,7 @@ def allowed_devices(
     return by_group[graph.colocation]
 
 
-def _apply_requests(
-    graph: OpGraph, topology: Topology, allowed: np.ndarray, where: str
-) -> None:
+def _apply_requests(graph: OpGraph, topology: Topology, allowed: np.ndarray, where: str) -> None:
     masks: dict[str, np.ndarray] = {}
     for op, device in enumerate(graph.requested_device):
         if not device:
