@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from placer.devices import gpu_hosts
 from placer.graph.source import GraphSource, read
+from placer.pipeline import prepare
 from placer.runtime import MeasurementProtocol, Runner, RunnerSettings, open_runner
 from placer.runtime.profiling import profile
 from placer.runtime.step_stats import (
@@ -107,7 +108,8 @@ def test_an_overruled_device_shows() -> None:
 
 
 def test_a_profile_holds_the_time_of_every_op(workers: Runner, chains: GraphSource) -> None:
-    result = profile(workers, chains, steps=3)
+    problem = prepare(chains.graph_def, ["out"], workers.topology).problem
+    result = profile(workers, problem, steps=3)
     assert len(result.devices) == 1
     found = result.devices[0]
     assert found.steps == 3
