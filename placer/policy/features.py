@@ -44,6 +44,11 @@ class GroupFeatures:
     traffic: np.ndarray
     arrival: np.ndarray
 
+    @property
+    def movable(self) -> np.ndarray:
+        """bool[G]: groups that may use more than one device."""
+        return self.allowed.sum(axis=1) > 1
+
 
 def group_features(problem: PlacementProblem, grouping: Grouping, kind: str) -> GroupFeatures:
     """Computes GroupFeatures; `kind` is PolicySettings.features."""

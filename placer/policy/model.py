@@ -23,8 +23,9 @@ from placer.policy.settings import PolicySettings
 FORBIDDEN = -1e9
 # Columns of Decoded.features, in order, with their weights before any training.
 DEVICE_FEATURES = {
-    # The device of the placement that is being changed, times the wish to stay.
-    "incumbent": 1.0,
+    # The device of the placement that is being changed or, where none is, of the last group that
+    # had a choice; times the reluctance to leave it.
+    "stay": 1.0,
     # The device of the group before.
     "previous": 1.0,
     # Share of the traffic into and out of the group that would stay on the device.
@@ -128,6 +129,7 @@ class PlacementPolicy(keras.Model):
         self._types = tf.constant(features.types)
         self._values = tf.constant(features.values)
         self._allowed = tf.constant(features.allowed)
+        self._movable = tf.constant(features.movable)
         self._seconds = tf.constant(features.seconds)
         self._memory = tf.constant(features.memory)
         fastest = np.where(features.allowed, features.seconds, np.inf).min(axis=1, keepdims=True)
@@ -242,7 +244,8 @@ class PlacementPolicy(keras.Model):
         Args:
           encoded: of `encode`.
           incumbents: int32[B, G] placements to change; D where there is none.
-          stay: float32[B] added to the logit of the incumbent's device.
+          stay: float32[B], before training added to the logit of the incumbent's device or, where
+            there is no incumbent, of the device of the last group that had a choice.
           noise: float32[G, B, D] Gumbel noise that makes the choices.
           given: int32[B, G] choices, instead of noise.
         """
@@ -268,7 +271,7 @@ class PlacementPolicy(keras.Model):
         memory = tf.reduce_sum(one_hot_incumbents * self._memory, axis=1)
         width = len(DEVICE_FEATURES) if settings.device_features else 0
 
-        def step(t, h, c, previous, used, load, memory, ready, devices, finish, out):
+        def step(t, h, c, previous, anchor, used, load, memory, ready, devices, finish, out):
             gates = tf.matmul(h, recurrent) + encoded.cell_inputs[t]
             gates += tf.gather(from_previous, previous)
             if settings.incumbents:
@@ -288,6 +291,8 @@ class PlacementPolicy(keras.Model):
             if settings.device_features:
                 seconds, bytes_ = self._seconds[t], self._memory[t]
                 incumbent = tf.one_hot(incumbents_t[t], d)
+                kept = tf.where(incumbents_t[t] < d, incumbents_t[t], anchor)
+                reference = tf.one_hot(kept, d)
                 load -= incumbent * seconds
                 memory -= incumbent * bytes_
                 around = self._neighbour[t]
@@ -302,7 +307,7 @@ class PlacementPolicy(keras.Model):
                 )
                 features = tf.stack(
                     [
-                        incumbent * stay[:, None],
+                        reference * stay[:, None],
                         tf.one_hot(previous, d),
                         shares[0],
                         shares[1],
@@ -323,6 +328,7 @@ class PlacementPolicy(keras.Model):
                 choice = given_t[t]
             chosen = tf.one_hot(choice, d)
             used = tf.maximum(used, chosen)
+            anchor = tf.where(self._movable[t], choice, anchor)
             if settings.device_features:
                 load += chosen * seconds
                 memory += chosen * bytes_
@@ -335,7 +341,7 @@ class PlacementPolicy(keras.Model):
                 out[1].write(t, usable),
                 out[2].write(t, features),
             )
-            return t + 1, h, c, choice, used, load, memory, ready, devices, finish, out
+            return t + 1, h, c, choice, anchor, used, load, memory, ready, devices, finish, out
 
         state = tf.zeros([batch, hidden])
         result = tf.while_loop(
@@ -345,6 +351,7 @@ class PlacementPolicy(keras.Model):
                 0,
                 state,
                 state,
+                tf.fill([batch], d),
                 tf.fill([batch], d),
                 zeros,
                 load,
@@ -360,7 +367,7 @@ class PlacementPolicy(keras.Model):
             ),
             parallel_iterations=1,
         )
-        devices, (log_probs, usable, features) = result[8], result[10]
+        devices, (log_probs, usable, features) = result[9], result[11]
         return Decoded(
             tf.transpose(devices.stack()),
             tf.transpose(log_probs.stack()),

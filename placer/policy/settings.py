@@ -33,7 +33,7 @@ class PolicySettings:
         none, else the number of such placements kept.
       fresh: share of the samples that are decoded from nothing although incumbents exist.
       warm_up: placements decoded from nothing before the first incumbents are used.
-      levels: how many degrees of reluctance to change an incumbent there are.
+      levels: how many degrees of reluctance to change there are.
       fewest_changes: groups that the most reluctant are expected to move, before training.
       most_changes: share of the groups that the least reluctant are expected to move.
       samples: placements sampled between two updates (K of the paper).
@@ -211,6 +211,7 @@ PRESETS = MappingProxyType(
             entropy=0.0,
             final_entropy=0.0,
             imitation=0.0,
+            levels=1,
             break_symmetry=False,
         ),
     }

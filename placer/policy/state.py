@@ -24,7 +24,7 @@ class TrainingState:
       baseline: moving average of rewards; NaN before the first.
       best_reward: of any sample; -inf before the first.
       best_at: `placements` when it was found.
-      stay: float32[levels] added to the logit of the incumbent's device, by level.
+      stay: float32[2 * levels] reluctance to change, by level; see PlacementPolicy.decode.
       elite_devices: int32[E, G].
       elite_rewards: float64[E].
       elite_incumbents: int32[E, G] what each was decoded from.
@@ -60,7 +60,7 @@ class TrainingState:
             baseline=float("nan"),
             best_reward=-np.inf,
             best_at=0,
-            stay=np.zeros(settings.levels, np.float32),
+            stay=np.zeros(2 * settings.levels, np.float32),
             elite_devices=np.zeros((e, g), np.int32),
             elite_rewards=np.full(e, -np.inf),
             elite_incumbents=np.full((e, g), d, np.int32),

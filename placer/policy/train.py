@@ -81,13 +81,27 @@ class Training:
         policy = PlacementPolicy(self.features, settings, search.seed)
         self.learner = Learner(policy, settings)
         self.state = TrainingState.initial(self.features, settings)
-        # Groups that each level is to move: from fewest to most in even ratios.
-        movable = int((self.features.allowed.sum(axis=1) > 1).sum())
-        most = max(settings.most_changes * movable, settings.fewest_changes)
-        self._aims = np.geomspace(settings.fewest_changes, most, settings.levels)
-        odds = np.maximum(movable / self._aims - 1.0, 0.1)
-        choices = max(self.features.allowed.shape[1] - 1, 1)
-        self.state.stay = np.log(odds * choices).astype(np.float32)
+        self._movable = self.features.movable
+        if settings.device_features:
+            choices = max(self.features.allowed.shape[1] - 1, 1)
+            odds = np.maximum(max(int(self._movable.sum()), 1) / self._aims - 1.0, 0.1)
+            self.state.stay = np.log(odds * choices).astype(np.float32)
+
+    @property
+    def _aims(self) -> np.ndarray:
+        """float64[2 * levels]: changes that each level is to make, from few to many.
+
+        The first half of the levels starts afresh; its changes are from the device of one group
+        to another for the next.
+        """
+        settings, movable = self.settings, int(self._movable.sum())
+
+        def ladder(fewest: float, most: float) -> np.ndarray:
+            return np.geomspace(fewest, max(most * movable, fewest), settings.levels)
+
+        return np.concatenate(
+            [ladder(0.5, 0.25), ladder(settings.fewest_changes, settings.most_changes)]
+        )
 
     def converged(self) -> bool:
         """Whether nothing better has been found for settings.patience placements."""
@@ -123,33 +137,35 @@ class Training:
 
         Returns:
           int32[B, G] incumbents, float32[B] stay, int32[B] level: samples of one level are
-          compared with each other. Level 0 changes nothing but starts afresh.
+          compared with each other.
         """
         settings, state = self.settings, self.state
         g, d = self.features.allowed.shape
         count = settings.samples
         incumbents = np.full((count, g), d, np.int32)
-        stay = np.zeros(count, np.float32)
-        level = np.zeros(count, np.int32)
+        level = (np.arange(count) % settings.levels).astype(np.int32)
         known = int(np.isfinite(state.elite_rewards[: settings.incumbents]).sum())
-        if known == 0 or state.placements < settings.warm_up:
-            return incumbents, stay, level
-        fresh = round(settings.fresh * count)
-        changed = np.arange(fresh, count)
-        rng = np.random.default_rng([self.search.seed, state.iteration])
-        incumbents[changed] = state.elite_devices[rng.integers(0, known, changed.size)]
-        level[changed] = 1 + changed % settings.levels
-        stay[changed] = state.stay[level[changed] - 1]
-        return incumbents, stay, level
+        if known > 0 and state.placements >= settings.warm_up:
+            rng = np.random.default_rng([self.search.seed, state.iteration])
+            changed = np.arange(round(settings.fresh * count), count)
+            incumbents[changed] = state.elite_devices[rng.integers(0, known, changed.size)]
+            level[changed] += settings.levels
+        return incumbents, state.stay[level], level
 
     def _adjust_stay(self, devices: np.ndarray, incumbents: np.ndarray, level: np.ndarray) -> None:
         """Keeps the changes that each level makes near its aim, whatever the policy learns.
 
         Most changes harm; left alone, the policy would soon make none.
         """
-        changes = (devices != incumbents).sum(axis=1)
+        if not self.settings.device_features:
+            return
+        free = devices[:, self._movable]
+        afresh = (free[:, 1:] != free[:, :-1]).sum(axis=1)
+        changes = np.where(
+            level < self.settings.levels, afresh, (devices != incumbents).sum(axis=1)
+        )
         for number, aim in enumerate(self._aims):
-            made = changes[level == number + 1]
+            made = changes[level == number]
             if made.size:
                 correction = 0.5 * np.log((made.mean() + 0.1) / (aim + 0.1))
                 self.state.stay[number] += np.float32(np.clip(correction, -1.0, 1.0))
