@@ -44,8 +44,9 @@ def activate(
     """Has the plugin place the graphs that TensorFlow optimizes from now on; loads it if need be.
 
     Variables and other resources stay where they were created, see `variable_scope`, and ops that
-    take them stay with them. Graphs that TensorFlow has optimized before keep their devices: a session optimizes a graph at
-    the first run of given feeds and fetches, a tf.function at the first call of a signature.
+    take them stay with them. Graphs that TensorFlow has optimized before keep their devices: a
+    session optimizes a graph at the first run of given feeds and fetches, a tf.function at the
+    first call of a signature.
 
     Args:
       placement: a Placement, a mapping from op name to device name, a placement file, or a folder

@@ -212,9 +212,10 @@ Units FindUnits(const GraphView& graph, const OpRegistry& ops) {
     for (int32_t e = node.first_edge; e < node.first_edge + node.num_edges; ++e) {
       const Edge& edge = graph.edges[e];
       if (edge.producer < 0 || edge.port < 0 || !may_bind[graph.nodes[edge.producer].op]) continue;
-      if (!BindsDevice(ops.OutputType(graph, edge.producer, edge.port))) continue;
+      const int32_t type = ops.OutputType(graph, edge.producer, edge.port);
+      if (!BindsDevice(type)) continue;
       joined.Join(i, edge.producer);
-      takes_handle[i] = 1;
+      takes_handle[i] |= type == kResource || type > kRefOffset;
     }
   }
   Units units;

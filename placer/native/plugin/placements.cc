@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 
 #include "placer/native/plugin/constraints.h"
@@ -22,6 +23,8 @@ constexpr uint32_t kInputCount = 9;
 constexpr uint32_t kInputs = 10;
 
 constexpr int kMaxPrefixDepth = 8;
+// Fewer nodes than these under a prefix are a coincidence.
+constexpr int64_t kMinInlined = 3;
 
 // Scopes of nodes that Grappler's optimizers add.
 constexpr std::array<std::string_view, 9> kOptimizerScopes = {
@@ -34,6 +37,8 @@ bool IsAddedName(std::string_view name) {
   return std::find(kOptimizerScopes.begin(), kOptimizerScopes.end(), scope) !=
          kOptimizerScopes.end();
 }
+
+std::string_view LeafOf(std::string_view name) { return name.substr(name.rfind('/') + 1); }
 
 bool IsBoundary(const NodeView& node) {
   return node.op == "_Arg" || node.op == "_Retval" || node.op == "NoOp";
@@ -55,7 +60,6 @@ Kind Compare(const StoredPlacement& placement, int32_t index, std::string_view o
       StartsWith(op, "_Mkl")) {
     return Kind::kRewritten;
   }
-  // Strength reduction and the like: RealDiv -> Mul, Mean -> Sum, AddN -> AccumulateNV2.
   return Kind::kNone;
 }
 
@@ -134,17 +138,33 @@ Candidate MatchInlined(const GraphView& graph, const std::shared_ptr<const Store
     int64_t nodes = 0;
     int64_t known = 0;
   };
+  // Calls visit(prefix, rest) for every way to split a name at a slash.
+  const auto for_each_split = [](std::string_view name, auto visit) {
+    size_t slash = name.find('/');
+    for (int depth = 0; depth < kMaxPrefixDepth && slash != std::string_view::npos; ++depth) {
+      if (visit(name.substr(0, slash), name.substr(slash + 1))) return;
+      slash = name.find('/', slash + 1);
+    }
+  };
   std::unordered_map<std::string_view, Region> regions;
   for (const NodeView& node : graph.nodes) {
+    if (IsBoundary(node) || p->leaves.count(LeafOf(node.name)) == 0) continue;
+    for_each_split(node.name, [&](std::string_view prefix, std::string_view rest) {
+      if (Compare(*p, p->Find(rest), node.op) == Kind::kSame) ++regions[prefix].known;
+      return false;
+    });
+  }
+  for (auto region = regions.begin(); region != regions.end();) {
+    region = region->second.known < kMinInlined ? regions.erase(region) : std::next(region);
+  }
+  if (regions.empty()) return candidate;
+  for (const NodeView& node : graph.nodes) {
     if (IsBoundary(node)) continue;
-    size_t slash = node.name.find('/');
-    for (int depth = 0; depth < kMaxPrefixDepth && slash != std::string_view::npos; ++depth) {
-      Region& region = regions[node.name.substr(0, slash)];
-      ++region.nodes;
-      const std::string_view rest = node.name.substr(slash + 1);
-      region.known += Compare(*p, p->Find(rest), node.op) == Kind::kSame;
-      slash = node.name.find('/', slash + 1);
-    }
+    for_each_split(node.name, [&](std::string_view prefix, std::string_view) {
+      const auto region = regions.find(prefix);
+      if (region != regions.end()) ++region->second.nodes;
+      return false;
+    });
   }
   int64_t own = 0;
   int64_t known = 0;
@@ -152,21 +172,18 @@ Candidate MatchInlined(const GraphView& graph, const std::shared_ptr<const Store
     const NodeView& node = graph.nodes[i];
     if (IsBoundary(node) || IsAddedName(node.name)) continue;
     ++own;
-    size_t slash = node.name.find('/');
-    for (int depth = 0; depth < kMaxPrefixDepth && slash != std::string_view::npos; ++depth) {
-      const Region& region = regions[node.name.substr(0, slash)];
-      const std::string_view rest = node.name.substr(slash + 1);
-      slash = node.name.find('/', slash + 1);
-      if (region.known < 3 ||
-          static_cast<double>(region.known) < kMinShare * static_cast<double>(region.nodes)) {
-        continue;
+    for_each_split(node.name, [&](std::string_view prefix, std::string_view rest) {
+      const auto region = regions.find(prefix);
+      if (region == regions.end() || static_cast<double>(region->second.known) <
+                                         kMinShare * static_cast<double>(region->second.nodes)) {
+        return false;
       }
       const int32_t op = p->Find(rest);
-      if (Compare(*p, op, node.op) == Kind::kNone) continue;
+      if (op < 0) return false;
       candidate.op_of_node[i] = op;
-      ++known;
-      break;
-    }
+      known += Compare(*p, op, node.op) != Kind::kNone;
+      return true;
+    });
   }
   candidate.share = own == 0 ? 0 : static_cast<double>(known) / static_cast<double>(own);
   if (known > 0 && EdgeShare(graph, *p, candidate.op_of_node) >= kMinEdgeShare) {
@@ -287,6 +304,7 @@ bool StoredPlacement::Parse(std::string_view bytes, std::string* error) {
       *error = "op " + ops[i] + " is there twice";
       return false;
     }
+    leaves.insert(LeafOf(ops[i]));
   }
   for (const std::string& device : devices) {
     DeviceName name;
@@ -328,9 +346,10 @@ Match FindMatch(const GraphView& graph, const PlacementList& active) {
     match.share = best.share;
     take(best);
     for (int32_t i = 0; i < graph.size(); ++i) {
-      if (match.op_of_node[i].second < 0) {
-        match.op_of_node[i].second = OriginOf(*best.placement, graph.nodes[i].name);
-      }
+      int32_t& op = match.op_of_node[i].second;
+      // In a graph known to be this one a name says enough: RealDiv becomes Mul under its own.
+      if (op < 0) op = best.placement->Find(graph.nodes[i].name);
+      if (op < 0) op = OriginOf(*best.placement, graph.nodes[i].name);
     }
     return match;
   }

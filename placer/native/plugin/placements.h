@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct StoredPlacement {
   std::vector<int32_t> input_begin;
   std::vector<int32_t> inputs;
   std::unordered_map<std::string_view, int32_t> index;  // By name, into ops.
+  std::unordered_set<std::string_view> leaves;          // Names without their scopes.
 
   // Parses protos/placement.proto and checks every index. False and why in `error` otherwise.
   bool Parse(std::string_view bytes, std::string* error);

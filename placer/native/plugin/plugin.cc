@@ -44,9 +44,9 @@ bool RunAndRecord(std::string_view graph, const std::vector<std::string>& device
   } else if (record->outcome == "ambiguous") {
     LogOnce("left a graph as it was: placements of different graphs match it equally well");
   } else if (record->left[static_cast<size_t>(Reason::kNoDevice)] > 0) {
-    LogOnce("the placement names devices that the session does not have; " +
-            std::to_string(record->left[static_cast<size_t>(Reason::kNoDevice)]) +
-            " nodes stay where TensorFlow placed them");
+    LogOnce(
+        "a placement names devices that the session does not have; the nodes meant for them stay "
+        "where TensorFlow placed them");
   }
   state.Record(*record);
   return changed;
@@ -121,6 +121,7 @@ int64_t placer_plugin_activate(const char* placement, size_t size, char* error,
                                size_t error_size) {
   std::string why;
   try {
+    placer::plugin::TensorFlowOps();  // Read now rather than while a session waits.
     auto stored = std::make_shared<placer::plugin::StoredPlacement>();
     if (stored->Parse(std::string_view(placement, size), &why)) {
       return State::Get().Activate(std::move(stored));
