@@ -140,8 +140,8 @@ class Checkpoints:
         rows = search.improvements
         return {
             "best": best,
-            "best_seconds": np.float64(search.best_seconds),
-            "evaluations": np.int64(search.evaluations),
+            "best_seconds": np.array(search.best_seconds, np.float64),
+            "evaluations": np.array(search.evaluations, np.int64),
             "history_numbers": np.array(
                 [(r.seconds, r.evaluations, r.step_seconds) for r in rows], np.float64
             ).reshape(-1, 3),

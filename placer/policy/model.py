@@ -323,6 +323,7 @@ class PlacementPolicy(keras.Model):
             logits = self._logits(h, encoded, features, usable)
             log_p = tf.nn.log_softmax(logits)
             if given_t is None:
+                assert noise is not None
                 choice = tf.argmax(log_p + noise[t], axis=1, output_type=tf.int32)
             else:
                 choice = given_t[t]

@@ -86,7 +86,7 @@ class PolicySettings:
     normalize: bool = True
     failing_seconds: float = 0.0
     failing_updates: int = 0
-    learning_rate: float = 3e-3
+    learning_rate: float = 4e-3
     final_learning_rate: float = 5e-4
     clip_norm: float = 1.0
     squash: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,7 @@ class TrainingState:
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> TrainingState:
         """The state that `arrays` was called on."""
-        values = {
+        values: dict[str, Any] = {
             f.name: arrays[f.name].item() if arrays[f.name].ndim == 0 else arrays[f.name]
             for f in dataclasses.fields(cls)
         }
