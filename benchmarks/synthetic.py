@@ -84,7 +84,7 @@ def layered_graph_def(num_ops: int, seed: int = 0) -> graph_pb2.GraphDef:
 
 
 def layered_problem(num_ops: int, topology: Topology, seed: int = 0) -> PlacementProblem:
-    """The same kind of graph as arrays, without TensorFlow: for sizes that it cannot take.
+    """The same kind of graph as arrays, without reading it through TensorFlow.
 
     Ops: COLUMNS weights, then the body; costs are an addition's and a multiplication's at the
     device's peak rates.

@@ -63,7 +63,7 @@ def test_speed_ups():
 
 def test_differences_are_said_where_they_are():
     text = " ".join(table.explain_differences(_frame()))
-    assert "nmt fits one GPU here (5.9 GiB)" in text
+    assert "nmt fits one GPU here (5.9 GiB simulated)" in text
     assert "1.40 times as fast" in text
     same = " ".join(table.explain_differences(_frame(gpu=math.inf)))
     assert "fits one GPU here" not in same
