@@ -169,11 +169,12 @@ def _legend(budget: float) -> list[str]:
         "Step time, speed-up over one GPU, and in brackets the speed-up that the paper measured. "
         "The paper's NMT did not fit one GPU; its speed-ups are over one CPU.",
         f"The paper's policy and auto had {budget:g} s each in the simulator; the paper trained "
-        "its policy for 12 to 27 hours on measured steps, so its column is not what it converges to.",
+        "its policy for 12 to 27 hours on measured steps, so its column does not show where "
+        "it converges.",
         "Known differences: our step times are simulated at the devices' peak rates with links "
         "that cost latency and bandwidth alone, the paper's were measured under TensorFlow 1; the "
-        "graphs have other sizes (the paper's: 8,943, 22,097 and 31,180 ops). Which of these accounts for "
-        "a difference below is not tested.",
+        "graphs have other sizes (the paper's: 8,943, 22,097 and 31,180 ops). Which of these "
+        "accounts for a difference below is not tested.",
     ]
 
 
