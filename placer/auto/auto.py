@@ -12,12 +12,13 @@ from scipy.optimize import linear_sum_assignment
 
 from placer import placers
 from placer.auto.local_search import Segment, Walk
-from placer.auto.neighbourhood import Neighbourhood
+from placer.auto.neighbourhood import OPERATORS, Neighbourhood
 from placer.errors import PlacerError
 from placer.grouping import Grouping, atoms, group_ops
 from placer.placers import parameter
 from placer.search import Budget, Search
 from placer.simulator import Simulator
+from placer.simulator.build import build_simulator
 
 # Quick constructive placers, the quickest first.
 _SEEDS = (
@@ -33,7 +34,9 @@ _SEEDS = (
 )
 # Share of the walks' time after which at most so many walks go on.
 _CONTEST = ((0.0, 16), (0.06, 10), (0.14, 6), (0.28, 4), (0.5, 2))
-_SEGMENT = 200
+_SEGMENT = 400
+# How many of the best walks others take parts from.
+_MATES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +162,7 @@ def _contest(
                 parameters.last_temperature / max(parameters.first_temperature, 1e-12)
             ) ** min(progress, 1.0)
             left = search.budget.evaluations - search.evaluations
-            size = int(min(_SEGMENT, max(1, left // len(walks))))
+            size = _SEGMENT if left >= _SEGMENT * len(walks) else max(1, int(left) // len(walks))
             before = [w.evaluations for w in walks]
             futures = [pool.submit(w.run, Segment(size, temperature)) for w in walks]
             try:
@@ -182,7 +185,7 @@ def _contest(
             for walk in walks:
                 walk.mates = tuple(
                     relabel(other.best, walk.current, classes, units)
-                    for other in walks
+                    for other in walks[:_MATES]
                     if other is not walk
                 )
 
@@ -239,8 +242,8 @@ def relabel(
     """
     count = len(classes)
     weight = units.seconds.min(axis=0) + 1e-9
-    overlap = np.zeros((count, count))
-    np.add.at(overlap, (placement, reference), weight)
+    pairs = placement.astype(np.int64) * count + reference
+    overlap = np.bincount(pairs, weight, count * count).reshape(count, count)
     names = np.arange(count)
     for number in np.unique(classes):
         members = np.flatnonzero(classes == number)
@@ -258,13 +261,13 @@ def _climb(search: Search, starts: list[np.ndarray], parameters: AutoParameters)
     if search.best is None or not len(neighbourhood.movable):
         return
     rng = np.random.default_rng(search.seed)
-    from placer.auto.neighbourhood import OPERATORS, View
-
-    zero = View(units.depth, np.cumsum(units.seconds.min(axis=0)[neighbourhood.movable]))
+    view = neighbourhood.view(
+        build_simulator(search.problem), units.reduce(search.best, search.problem)
+    )
     current = units.reduce(search.best, search.problem)
     while not search.stopped():
         operator = OPERATORS[rng.integers(len(OPERATORS) - 1)]
-        move = neighbourhood.propose(operator, current, zero, rng)
+        move = neighbourhood.propose(operator, current, view, rng)
         if move is None:
             continue
         proposal = current.copy()

@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from placer.auto.neighbourhood import OPERATORS, Neighbourhood, View
+from placer.auto.neighbourhood import OPERATORS, Neighbourhood
+from placer.auto.view import View
 from placer.simulator import MoveEvaluator, Simulator
 
 # After so many refusals in a row the rest of the run of the current placement is worth keeping
@@ -14,6 +15,8 @@ from placer.simulator import MoveEvaluator, Simulator
 _REFUSALS_BEFORE_BASE = 24
 # Accepted moves until start times and critical path are looked at again.
 _MOVES_BETWEEN_VIEWS = 24
+# Choices that led to no move in a row, after which each counts as an evaluation.
+_MOST_CHOICES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Walk:
         """Evaluates as many proposals as the segment says."""
         rng, neighbourhood = self._rng, self.neighbourhood
         last = self.evaluations + segment.evaluations
+        nowhere = 0
         while self.evaluations < last:
             if self._view is None or self._moves >= _MOVES_BETWEEN_VIEWS:
                 self._view = neighbourhood.view(self._simulator, self.current)
@@ -84,9 +88,12 @@ class Walk:
                 OPERATORS[operator], self.current, self._view, rng, self.mates
             )
             if move is None:
-                # Counted, so that a graph with nowhere to go ends too.
-                self.evaluations += 1
+                nowhere += 1
+                if nowhere > _MOST_CHOICES:
+                    # Counted, so that a graph with nowhere to go ends too.
+                    self.evaluations += 1
                 continue
+            nowhere = 0
             self._try(operator, *move, segment.temperature)
 
     def _try(

@@ -243,23 +243,30 @@ class Trace:
         step time. Follows each span's `cause` back from the op that ended last.
         """
         spans = self.spans
-        ops = np.flatnonzero(spans.kind == SpanKind.OP)
-        path: list[PathStep] = []
-        at = int(ops[np.argmax(spans.end[ops])]) if ops.size else -1
-        while at >= 0:
-            path.append(
-                PathStep(
-                    kind=SpanKind(spans.kind[at]),
-                    reason=Reason(spans.reason[at]),
-                    op=int(spans.op[at]),
-                    tensor=int(spans.tensor[at]),
-                    src=int(spans.src[at]),
-                    dst=int(spans.dst[at]),
-                    bytes=int(spans.bytes[at]),
-                    start=float(spans.start[at]),
-                    end=float(spans.end[at]),
-                    span=at,
-                )
+        return tuple(
+            PathStep(
+                kind=SpanKind(spans.kind[at]),
+                reason=Reason(spans.reason[at]),
+                op=int(spans.op[at]),
+                tensor=int(spans.tensor[at]),
+                src=int(spans.src[at]),
+                dst=int(spans.dst[at]),
+                bytes=int(spans.bytes[at]),
+                start=float(spans.start[at]),
+                end=float(spans.end[at]),
+                span=at,
             )
-            at = int(spans.cause[at])
-        return tuple(reversed(path))
+            for at in self.critical_spans()
+        )
+
+    def critical_spans(self) -> list[int]:
+        """Numbers of the spans of `critical_path`."""
+        spans = self.spans
+        ops = np.flatnonzero(spans.kind == SpanKind.OP)
+        cause = spans.cause.tolist()
+        at = int(ops[np.argmax(spans.end[ops])]) if ops.size else -1
+        path = []
+        while at >= 0:
+            path.append(at)
+            at = cause[at]
+        return path[::-1]
