@@ -112,9 +112,7 @@ def parse_row(row: str) -> tuple[str, str, str]:
     """
     found = re.fullmatch(r"(\w+?)(?:-(paper|small|tiny))?(?::(\d+)|@(.+))", row)
     if found is None:
-        raise PlacerError(
-            f"row {row!r}: write it like nmt:4 (on k80:4), nmt-small:2 or nmt@v100:8"
-        )
+        raise PlacerError(f"row {row!r}: write it like nmt:4 (on k80:4), nmt-small:2 or nmt@v100:8")
     model, size, gpus, devices = found.groups()
     return model, size or "paper", devices or f"k80:{gpus}"
 
@@ -212,9 +210,7 @@ def nothing_found(case: Case, method: str, failure: str) -> Found:
 def seconds_to_within(search: Search, part: float = 0.05) -> float:
     """Seconds until the best step time was within `part` of the final one; inf if none fits."""
     limit = search.best_seconds * (1 + part)
-    return next(
-        (i.seconds for i in search.improvements if i.step_seconds <= limit), float("inf")
-    )
+    return next((i.seconds for i in search.improvements if i.step_seconds <= limit), float("inf"))
 
 
 def best_at(search: Search, seconds: float) -> float:

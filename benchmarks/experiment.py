@@ -113,9 +113,7 @@ class _ListParser(flags.ListParser):
         return argument if isinstance(argument, list) else split_list(argument)
 
 
-def _define_list(
-    name: str, default: list[str], help: str, flag_values: flags.FlagValues
-) -> Any:
+def _define_list(name: str, default: list[str], help: str, flag_values: flags.FlagValues) -> Any:
     return flags.DEFINE(
         _ListParser(), name, default, help, flag_values, flags.CsvListSerializer(",")
     )

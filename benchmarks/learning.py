@@ -52,9 +52,7 @@ EXPERIMENT = Experiment(
     name="learning",
     summary="search curves of the policies and other searches, several seeds with bands",
     settings=Settings,
-    smoke=Settings(
-        methods=("policy", "annealing"), rows=("nmt-tiny:2",), budget=4.0, seeds=(0, 1)
-    ),
+    smoke=Settings(methods=("policy", "annealing"), rows=("nmt-tiny:2",), budget=4.0, seeds=(0, 1)),
     expected_seconds=lambda s: searching_seconds(s.methods, s.rows, s.seeds, s.budget),
     run=run,
 )

@@ -311,8 +311,7 @@ EXPERIMENT = Experiment(
     ),
     expected_seconds=lambda s: (
         100 * s.calibrate
-        + len(s.models)
-        * (s.budget + 5 * s.rounds * (1 if s.size == "tiny" else 4 + 0.7 * s.steps))
+        + len(s.models) * (s.budget + 5 * s.rounds * (1 if s.size == "tiny" else 4 + 0.7 * s.steps))
         + len(s.models) * (5 if s.size == "tiny" else 90)
         + s.train_steps * (0 if s.size == "tiny" else 2)
     ),

@@ -53,12 +53,15 @@ def anytime(
             runs = part[part.method == method]
             if runs.empty:
                 continue
-            curves = np.stack(
-                [
-                    _best_on_grid(run[x].to_numpy(), run.step_seconds.to_numpy(), grid)
-                    for _, run in runs.groupby("seed")
-                ]
-            ) / bounds[row]
+            curves = (
+                np.stack(
+                    [
+                        _best_on_grid(run[x].to_numpy(), run.step_seconds.to_numpy(), grid)
+                        for _, run in runs.groupby("seed")
+                    ]
+                )
+                / bounds[row]
+            )
             curves[~np.isfinite(curves)] = np.nan
             shown = np.isfinite(curves).all(axis=0)
             colour = COLOURS[i % len(COLOURS)]

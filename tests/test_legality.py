@@ -21,7 +21,11 @@ GPUS = 3
 def run_step(
     sample: Sample, devices: list[str] | None
 ) -> tuple[list[np.ndarray], tf1.RunMetadata, graph_pb2.GraphDef]:
-    """Runs two steps of a graph under TensorFlow's own placer, soft placement off."""
+    """Runs a step of a graph under TensorFlow's own placer, soft placement off.
+
+    Returns:
+      The sample's values before the step and the variables after it, the step stats, and the graph.
+    """
     graph_def = graph_pb2.GraphDef()
     graph_def.CopyFrom(sample.source.graph_def)
     for i, node in enumerate(graph_def.node):
@@ -37,6 +41,13 @@ def run_step(
     metadata = tf1.RunMetadata()
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(graph_def, name="")
+        variables = []
+        for node in graph_def.node:
+            if node.op == "VarHandleOp":
+                with graph.device(node.device or None):
+                    handle = graph.get_tensor_by_name(f"{node.name}:0")
+                    dtype = node.attr["dtype"].type
+                    variables.append(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
         with tf1.Session(graph=graph, config=config) as session:
             if sample.source.init_op is not None:
                 session.run(sample.source.init_op)
@@ -47,13 +58,13 @@ def run_step(
                     assign = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value))
                 session.run(assign)
             fetches = [graph.get_operation_by_name(op_name(f)) for f in sample.source.fetches]
-            session.run(fetches)
+            values = session.run(list(sample.values))
             session.run(
                 fetches,
                 options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE),
                 run_metadata=metadata,
             )
-            values = session.run(list(sample.values))
+            values += session.run(variables)
     return values, metadata, graph_def
 
 
@@ -94,7 +105,10 @@ def test_random_legal_placements_are_honoured(name: str) -> None:
         assert not _expected_to_run(sample, graph) - ran
         assert len(set(placement.tolist())) > 1
         for got, want in zip(values, expected, strict=True):
-            np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-5)
+            # Other devices, other orders of summation: equal to rounding, which the gradients of
+            # an untrained Inception with batch normalisation magnify.
+            scale = float(np.abs(want).max()) if np.size(want) else 0.0
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 + 2e-3 * scale)
 
 
 def _expected_to_run(sample: Sample, graph: OpGraph) -> set[str]:

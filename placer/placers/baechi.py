@@ -30,9 +30,7 @@ _HEADROOM_HELP = "part of each device's memory that the schedule leaves free"
 class ListParameters:
     """Parameters of m-TOPO and m-ETF."""
 
-    coplacement: str = parameter(
-        "best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES
-    )
+    coplacement: str = parameter("best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES)
     memory_headroom: float = parameter(0.05, _HEADROOM_HELP, least=0.0, most=0.9)
 
 
@@ -281,9 +279,7 @@ class _EarliestTaskFirst:
         }
         if device not in starts or starts[device] > min(starts.values()):
             return offer
-        urgent = max(
-            schedule.data_ready(offer[2], d) for d in schedule.devices_for(offer[2])
-        )
+        urgent = max(schedule.data_ready(offer[2], d) for d in schedule.devices_for(offer[2]))
         if max(offer[0], urgent) < starts[device]:
             return (max(offer[0], urgent), *offer[1:])
         return (starts[device], -self._rank[child], child, device)

@@ -116,9 +116,7 @@ def _forward_ops(problem: PlacementProblem) -> np.ndarray:
     return np.array([forward_name(name) == name for name in problem.graph.names])
 
 
-def _by_stack(
-    problem: PlacementProblem, forward: np.ndarray, parts: int, part: np.ndarray
-) -> bool:
+def _by_stack(problem: PlacementProblem, forward: np.ndarray, parts: int, part: np.ndarray) -> bool:
     """Layers of stacks, and heads; False if there is no stack of two layers or more."""
     names = problem.graph.names
     layers = [layer_of(name) if forward[i] else None for i, name in enumerate(names)]

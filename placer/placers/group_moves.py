@@ -34,9 +34,7 @@ def nth_allowed(allowed: np.ndarray) -> np.ndarray:
     return np.argsort(~allowed, axis=1, kind="stable").astype(np.int32)
 
 
-def graded_cost(
-    evaluation: Evaluation, memory_bytes: np.ndarray, penalty: float
-) -> np.ndarray:
+def graded_cost(evaluation: Evaluation, memory_bytes: np.ndarray, penalty: float) -> np.ndarray:
     """float64[B]: step time, times 1 + penalty * (sum over devices of memory over the limit).
 
     Memory over the limit is a fraction of it. The cost is never below the step time.

@@ -190,9 +190,7 @@ class Hdp(tf.Module):
             device = given if forced else tf.argmax(logits + given, 1, output_type=tf.int32)
             return h, c, device, logits
 
-        _, _, devices, logits = tf.scan(
-            step, (inputs, aligned), (h, c, start, first_logits)
-        )
+        _, _, devices, logits = tf.scan(step, (inputs, aligned), (h, c, start, first_logits))
         return devices, logits
 
     @tf.function(autograph=False)

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 class HeftParameters:
     """Parameters of HEFT."""
 
-    coplacement: str = parameter(
-        "best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES
-    )
+    coplacement: str = parameter("best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES)
     insertion: bool = parameter(True, "fill idle slots between ops that are scheduled already")
     contention: bool = parameter(
         False, "transfers wait for each other on the links (the paper's do not)"

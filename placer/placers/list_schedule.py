@@ -141,9 +141,9 @@ class ListSchedule:
         local = np.where(graph.tensor_alias >= 0, 0, graph.tensor_local_bytes)
         self.local_bytes: list[int] = local.tolist()
         self.out_ptr: list[int] = graph.out_ptr.tolist()
-        self.output_bytes: list[int] = np.bincount(
-            graph.tensor_op, weights=local, minlength=n
-        ).astype(np.int64).tolist()
+        self.output_bytes: list[int] = (
+            np.bincount(graph.tensor_op, weights=local, minlength=n).astype(np.int64).tolist()
+        )
         temporary = problem.costs.temporary_bytes[topology.device_model]
         self.temporary_bytes: list[list[int]] = temporary.tolist()
         self.unit_bytes: list[int] = units.persistent_bytes.tolist()

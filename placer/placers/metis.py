@@ -28,9 +28,7 @@ class MetisParameters:
     imbalance: float = parameter(
         0.03, "how much the load of a device may exceed its share", least=0.001, most=1.0
     )
-    coplacement: str = parameter(
-        "best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES
-    )
+    coplacement: str = parameter("best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES)
 
 
 def _load() -> Any:

@@ -25,9 +25,7 @@ class ScotchParameters:
     imbalance: float = parameter(
         0.05, "how much the load of a device may exceed its share", least=0.0, most=1.0
     )
-    coplacement: str = parameter(
-        "best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES
-    )
+    coplacement: str = parameter("best", coplacement.RULES_HELP, choices=coplacement.RULE_CHOICES)
 
 
 def _load(method: str) -> Any:

@@ -212,11 +212,7 @@ def timeline_picture(
     step = trace.step_seconds
     unit, label = (1e3, "ms") if step < 1 else (1.0, "s")
     gap = step / _SLICES
-    used = [
-        d
-        for d in range(topology.num_devices)
-        if ((spans.src == d) | (spans.dst == d)).any()
-    ]
+    used = [d for d in range(topology.num_devices) if ((spans.src == d) | (spans.dst == d)).any()]
     lane = {d: i for i, d in enumerate(used)}
     figure = Figure(figsize=(13, 1.6 + 0.75 * len(used)), layout="constrained")
     ax = figure.subplots()
@@ -278,9 +274,7 @@ def _busy(trace: Trace, topology: Topology, device: int) -> float:
     return float(seconds / trace.step_seconds) if trace.step_seconds else 0.0
 
 
-def join_spans(
-    starts: np.ndarray, ends: np.ndarray, gap: float
-) -> tuple[np.ndarray, np.ndarray]:
+def join_spans(starts: np.ndarray, ends: np.ndarray, gap: float) -> tuple[np.ndarray, np.ndarray]:
     """Starts and ends of the stretches that spans cover, those less than `gap` apart joined."""
     if not len(starts):
         return np.zeros(0), np.zeros(0)

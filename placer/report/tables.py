@@ -45,23 +45,17 @@ def short_device_names(topology: Topology) -> tuple[str, ...]:
     )
 
 
-def layer_seconds(
-    problem: PlacementProblem, placement: np.ndarray, layers: Layers
-) -> np.ndarray:
+def layer_seconds(problem: PlacementProblem, placement: np.ndarray, layers: Layers) -> np.ndarray:
     """float64[R, 3, D]: compute seconds of each layer, pass and device under a placement."""
     graph, count = problem.graph, problem.topology.num_devices
     seconds = problem.device_seconds[placement, np.arange(graph.num_ops)]
     result = np.zeros((len(layers.names), len(Pass), count))
     ran = np.flatnonzero(layers.layer_of >= 0)
-    np.add.at(
-        result, (layers.layer_of[ran], layers.pass_of[ran], placement[ran]), seconds[ran]
-    )
+    np.add.at(result, (layers.layer_of[ran], layers.pass_of[ran], placement[ran]), seconds[ran])
     return result
 
 
-def layer_frame(
-    problem: PlacementProblem, placement: np.ndarray, layers: Layers
-) -> pd.DataFrame:
+def layer_frame(problem: PlacementProblem, placement: np.ndarray, layers: Layers) -> pd.DataFrame:
     """One line a layer and pass: compute seconds in all, and the part of each device in it."""
     seconds = layer_seconds(problem, placement, layers)
     names = short_device_names(problem.topology)
@@ -101,9 +95,7 @@ def device_frame(trace: Trace, topology: Topology) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def critical_path_frame(
-    trace: Trace, problem: PlacementProblem, layers: Layers
-) -> pd.DataFrame:
+def critical_path_frame(trace: Trace, problem: PlacementProblem, layers: Layers) -> pd.DataFrame:
     """The critical path, steps of one kind, layer, pass and device after each other joined.
 
     Returns:
@@ -181,9 +173,7 @@ def describe_critical_path(frame: pd.DataFrame) -> str:
     by_layer = compute.groupby("layer")["seconds"].sum().sort_values(ascending=False).head(3)
     layers = ", ".join(f"{layer} {s / total:.0%}" for layer, s in by_layer.items())
     crossings = int((frame["what"] == "transfer").sum())
-    return (
-        f"critical path: {kinds}; it crosses between devices {crossings} times; most in {layers}"
-    )
+    return f"critical path: {kinds}; it crosses between devices {crossings} times; most in {layers}"
 
 
 def print_frame(frame: pd.DataFrame, title: str = "", limit: int | None = None) -> None:

@@ -131,9 +131,7 @@ def test_a_crash_is_that_methods_failure(monkeypatch, capsys):
     from placer.methods import get_method
 
     monkeypatch.setattr(cases, "get_method", crash)
-    frame, _ = contest.run_contest(
-        ["expert", "single_gpu"], ["nmt-tiny:2"], [0], Budget(1, 10)
-    )
+    frame, _ = contest.run_contest(["expert", "single_gpu"], ["nmt-tiny:2"], [0], Budget(1, 10))
     assert contest.crashes(frame) == [
         "expert on nmt-tiny:2, seed 0: crashed: ZeroDivisionError: oops"
     ]

@@ -71,9 +71,7 @@ def test_convolutions_are_cut_in_equal_parts() -> None:
     names += ["gradients/mixed0/conv_0/Conv2D_grad/Conv2DBackpropFilter"]
     types += ["Conv2DBackpropFilter"]
     edges = [(i, i + 1) for i in range(16)]
-    problem = make_problem(
-        edges, [1e-3] * 17, names=names, types=types, topology="k80:4"
-    )
+    problem = make_problem(edges, [1e-3] * 17, names=names, types=types, topology="k80:4")
     placement = problem.repair(expert(problem)).tolist()
     assert placement[:16] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
     assert placement[16] == 1

@@ -54,9 +54,7 @@ def test_layers_of_a_model(example):
 def test_a_sum_of_gradients_goes_with_what_it_reads(example):
     graph, layers = example.problem.graph, example.layers
     sums = [
-        i
-        for i, n in enumerate(graph.names)
-        if n.startswith("gradients/AddN") and graph.executed[i]
+        i for i, n in enumerate(graph.names) if n.startswith("gradients/AddN") and graph.executed[i]
     ]
     assert sums
     first_edge = np.searchsorted(graph.edge_dst, np.arange(graph.num_ops))

@@ -21,9 +21,7 @@ def history():
 def test_events_hold_the_history(history, tmp_path):
     report.write_tensorboard(history, tmp_path / "log")
     (path,) = (tmp_path / "log").iterdir()
-    events = [
-        tf.compat.v1.Event.FromString(r.numpy()) for r in tf.data.TFRecordDataset(str(path))
-    ]
+    events = [tf.compat.v1.Event.FromString(r.numpy()) for r in tf.data.TFRecordDataset(str(path))]
     events = [e for e in events if e.HasField("summary")]
     assert [e.step for e in events] == [1, 40]
     assert events[1].wall_time - events[0].wall_time == pytest.approx(1.5)

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Sets up .venv, checks style and types, and runs the tests and the benchmarks' smoke test.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash tools/setup.sh plots,partition,test
+export TF_CPP_MIN_LOG_LEVEL=3
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/mypy
+.venv/bin/python -m pytest -q --durations=15 "$@"
