@@ -98,11 +98,11 @@ def optimize(
             starts = reference_placements(prepared)
             for name, start in starts.items():
                 search.evaluate(start, name)
-            run(search)
+            judge.run(search, run)
         except KeyboardInterrupt:
             interrupted = True
-        best = judge.best(search)
-        rows = _rows(judge, simulator, prepared, starts, best)
+        best = search.best
+        rows = _rows(judge, prepared, starts, best)
     if best is None or rows[-1].infeasible:
         _report_infeasible(problem, best, rows)
     assert best is not None
@@ -143,7 +143,6 @@ def reference_placements(prepared: Prepared) -> dict[str, np.ndarray]:
 
 def _rows(
     judge: Judge,
-    simulator: Simulator,
     prepared: Prepared,
     starts: Mapping[str, np.ndarray],
     best: np.ndarray | None,
@@ -152,7 +151,7 @@ def _rows(
     if best is not None:
         named["placer"] = best
     return [
-        make_row(name, placement, simulator, prepared.problem, judge.measurement(placement))
+        make_row(name, placement, judge.simulator, prepared.problem, judge.measurement(placement))
         for name, placement in named.items()
     ]
 

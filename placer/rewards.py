@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from placer.costs import profiled_costs
 from placer.pipeline import Prepared
-from placer.runtime import QUICK, Measurement, open_runner
-from placer.search import Search
+from placer.problem import PlacementProblem
+from placer.runtime import QUICK, Measurement, Runner, open_runner
+from placer.runtime.profiling import profile
+from placer.search import Budget, Search
 from placer.search.measured import MeasuredEvaluator
 from placer.search.state import Evaluator
 from placer.simulator import Simulator
+from placer.simulator.build import build_simulator
 
 REWARDS = ("simulate", "measure", "both")
+
+# Of --reward both: rounds of search and runs, runs a round, and the factors tried on link costs.
+_ROUNDS = 4
+_CANDIDATES = 3
+_SCALES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 
 
 class Judge:
@@ -22,17 +32,19 @@ class Judge:
 
     Attributes:
       evaluator: what the search evaluates proposals with.
+      simulator: what predicts step times and memory.
     """
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, simulator: Simulator) -> None:
         self.evaluator = evaluator
+        self.simulator = simulator
 
     def begin(self, search: Search) -> None:
         """Is told of the search before it starts."""
 
-    def best(self, search: Search) -> np.ndarray | None:
-        """int32[N] the placement to return, or None if nothing was evaluated."""
-        return search.best
+    def run(self, search: Search, method: Callable[[Search], None]) -> None:
+        """Runs a method on the search."""
+        method(search)
 
     def measurement(self, placement: np.ndarray) -> Measurement | None:
         """What came of running a placement, None if it was not run."""
@@ -42,8 +54,8 @@ class Judge:
 class _Measured(Judge):
     """Every placement is run."""
 
-    def __init__(self, evaluator: MeasuredEvaluator) -> None:
-        super().__init__(evaluator)
+    def __init__(self, evaluator: MeasuredEvaluator, simulator: Simulator) -> None:
+        super().__init__(evaluator, simulator)
         self._measured = evaluator
 
     def begin(self, search: Search) -> None:
@@ -54,11 +66,83 @@ class _Measured(Judge):
         return self._measured.known(placement)
 
 
+class _Both(_Measured):
+    """Searches in a simulator that real runs correct, and runs what is promising.
+
+    The op costs are profiled on the devices first. Then the method searches in the simulator in
+    rounds; after each, its best placements are run, and the cost of transfers is scaled to what
+    explains best all that was run so far.
+    """
+
+    def __init__(
+        self,
+        evaluator: MeasuredEvaluator,
+        simulator: Simulator,
+        prepared: Prepared,
+        runner: Runner,
+    ) -> None:
+        super().__init__(evaluator, simulator)
+        self._prepared = prepared
+        self._runner = runner
+
+    def run(self, search: Search, method: Callable[[Search], None]) -> None:
+        problem = search.problem
+        profiled = profile(self._runner, problem, steps=3)
+        costs = profiled_costs(
+            profiled, self._prepared.source, problem.graph, problem.topology, problem.costs
+        )
+        problem = dataclasses.replace(problem, costs=costs)
+        scale = 1.0
+        for round_number in range(_ROUNDS):
+            if search.stopped():
+                break
+            scale = self._fit_scale(problem, scale)
+            corrected = dataclasses.replace(
+                problem, topology=problem.topology.with_scaled_links(scale)
+            )
+            self.simulator = build_simulator(corrected)
+            share = 0.7 * search.remaining / (_ROUNDS - round_number)
+            left = search.budget.evaluations - search.evaluations
+            child = Search(
+                corrected,
+                search.grouping,
+                self.simulator,
+                Budget(share, float("inf") if left == float("inf") else 200 * left),
+                search.seed + round_number,
+            )
+            if search.best is not None:
+                child.evaluate(search.best, "best measured")
+            method(child)
+            for placement in child.recent_bests(_CANDIDATES):
+                if search.stopped():
+                    break
+                search.evaluate(placement, f"round {round_number + 1}")
+
+    def _fit_scale(self, problem: PlacementProblem, scale: float) -> float:
+        """The factor on link costs that explains best what was run; `scale` if nothing was."""
+        ran = [m for m in self._measured.measured if m.measurement.ok]
+        if len(ran) < 2:
+            return scale
+        placements = np.stack([m.placement for m in ran])
+        measured = np.array([m.measurement.seconds for m in ran])
+        errors = {}
+        for factor in _SCALES:
+            topology = problem.topology.with_scaled_links(factor)
+            simulator = build_simulator(dataclasses.replace(problem, topology=topology))
+            predicted = simulator.evaluate(placements).step_seconds
+            errors[factor] = float(np.abs(np.log(predicted / measured)).mean())
+        return min(errors, key=lambda factor: (errors[factor], abs(np.log(factor))))
+
+
 @contextlib.contextmanager
 def open_reward(reward: str, prepared: Prepared, simulator: Simulator) -> Iterator[Judge]:
     """The judge that a --reward names; its workers stop when the context ends."""
     if reward == "simulate":
-        yield Judge(simulator)
+        yield Judge(simulator, simulator)
         return
     with open_runner(prepared.devices, prepared.source) as runner:
-        yield _Measured(MeasuredEvaluator(runner, simulator, QUICK))
+        evaluator = MeasuredEvaluator(runner, simulator, QUICK)
+        if reward == "measure":
+            yield _Measured(evaluator, simulator)
+        else:
+            yield _Both(evaluator, simulator, prepared, runner)

@@ -401,6 +401,25 @@ class Topology:
         free = Link(0.0, 1e30, Sharing.PAIR)
         return dataclasses.replace(self, link_rules=(LinkRule(free),))
 
+    def with_scaled_links(self, factor: float) -> Topology:
+        """The same devices with every cost of a transfer multiplied by a positive factor."""
+        rules = tuple(
+            dataclasses.replace(
+                rule,
+                link=dataclasses.replace(
+                    rule.link,
+                    latency_seconds=rule.link.latency_seconds * factor,
+                    bytes_per_second=rule.link.bytes_per_second / factor,
+                    send_cpu_seconds=rule.link.send_cpu_seconds * factor,
+                    send_cpu_seconds_per_byte=rule.link.send_cpu_seconds_per_byte * factor,
+                    receive_cpu_seconds=rule.link.receive_cpu_seconds * factor,
+                    receive_cpu_seconds_per_byte=rule.link.receive_cpu_seconds_per_byte * factor,
+                ),
+            )
+            for rule in self.link_rules
+        )
+        return dataclasses.replace(self, link_rules=rules)
+
     def fingerprint(self) -> str:
         """Hexadecimal hash of everything but the name."""
         proto = self.to_proto()

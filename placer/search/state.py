@@ -14,6 +14,9 @@ from placer.grouping.grouping import Grouping
 from placer.problem import PlacementProblem
 from placer.simulator import Evaluation
 
+# How many successive bests a search remembers as placements, not only as figures.
+_KEPT_BESTS = 8
+
 
 class Evaluator(Protocol):
     """What says how good placements are: the simulator, or real runs."""
@@ -92,6 +95,7 @@ class Search:
         self.evaluations = 0
         self.improvements: list[Improvement] = []
         self._least_excess = float("inf")
+        self._bests: list[np.ndarray] = []
         self._on_progress = on_progress
         self._start = time.monotonic()
         self._memory_limit = problem.topology.memory_bytes
@@ -181,9 +185,14 @@ class Search:
         )
         return Search(self.problem, self.grouping, self.simulator, left, self.seed)
 
+    def recent_bests(self, count: int) -> list[np.ndarray]:
+        """int32[N] each: the last feasible placements that were the best when found, best first."""
+        return self._bests[::-1][:count]
+
     def _improve(self, placement: np.ndarray, seconds: float, source: str) -> None:
         self.best = placement
         self.best_seconds = seconds
+        self._bests = [*self._bests[1 - _KEPT_BESTS :], placement]
         self.improvements.append(Improvement(self.elapsed, self.evaluations, seconds, source))
 
     def resume(
