@@ -8,7 +8,6 @@ from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 NATIVE = "placer/native"
@@ -17,7 +16,7 @@ COMPILE_FLAGS = ["-std=c++17", "-O3", "-fvisibility=hidden", "-pthread", "-Wall"
 
 
 def compile_protos(target: Path) -> None:
-    """Compiles protos/*.proto to target/placer/protos/*_pb2.py with their type stubs."""
+    """Compiles protos/*.proto to target/placer/protos/*_pb2.py, which git ignores, with stubs."""
     from grpc_tools import protoc
 
     package = target / "placer" / "protos"
@@ -33,14 +32,6 @@ def compile_protos(target: Path) -> None:
     ]
     if protoc.main(arguments) != 0:
         raise SystemExit("setup.py: protoc refused protos/*.proto; see its message above.")
-
-
-class BuildPy(build_py):
-    """build_py that also compiles the protos, into the tree for an editable install."""
-
-    def run(self) -> None:
-        compile_protos(ROOT if self.editable_mode else Path(self.build_lib))
-        super().run()
 
 
 class BuildNative(build_ext):
@@ -123,6 +114,9 @@ def native_extensions() -> list[Extension]:
     ]
 
 
+# Before setup(), which asks for every package's folder.
+compile_protos(ROOT)
+
 setup(
     name="placer",
     version="0.1.0",
@@ -148,6 +142,6 @@ setup(
     },
     entry_points={"console_scripts": ["placer=placer.cli.main:run"]},
     ext_modules=native_extensions(),
-    cmdclass={"build_py": BuildPy, "build_ext": BuildNative},
+    cmdclass={"build_ext": BuildNative},
     zip_safe=False,
 )
