@@ -50,8 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if name not in COMMANDS:
         return _fail(f"unknown command {name!r}; commands are {', '.join(COMMANDS)}")
-    # TensorFlow's banner is not for the person who places a graph.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    _import_tensorflow_quietly()
     try:
         command = importlib.import_module(f"placer.cli.{name}")
         flag_values = flags.FlagValues()
@@ -79,6 +78,23 @@ def run() -> None:
     # A polite kill is treated as Ctrl-C: the best placement so far is written.
     signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(main(sys.argv[1:]))
+
+
+def _import_tensorflow_quietly() -> None:
+    """Imports TensorFlow without the banner that its libraries write to standard error."""
+    if "tensorflow" in sys.modules:
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        importlib.import_module("tensorflow")
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _interrupt(signum: int, frame: object) -> None:

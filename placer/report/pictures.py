@@ -135,12 +135,12 @@ def placement_picture(
     share = np.bincount(placement[ran], seconds[ran], topology.num_devices) / total
     figure.legend(
         handles=[
-            Patch(color=colours[d], label=f"{names[d]}  {share[d]:.0%} of compute")
+            Patch(color=colours[d], label=f"{names[d]}  {share[d]:.0%}")
             for d in range(topology.num_devices)
             if share[d] > 0
         ],
         loc="outside lower center",
-        ncols=5,
+        ncols=8,
         frameon=False,
     )
     if title:
