@@ -1,0 +1,114 @@
+"""Whatever a person gets wrong ends in one line, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placer.cli.main import main
+from placer.graph import read, read_text
+
+_CHAIN = """
+node { name: "x" op: "Const"
+  attr { key: "dtype" value { type: DT_FLOAT } }
+  attr { key: "value" value { tensor { dtype: DT_FLOAT tensor_shape { dim { size: 4 } }
+    float_val: 1 float_val: 2 float_val: 3 float_val: 4 } } } }
+node { name: "y" op: "Tanh" input: "x" attr { key: "T" value { type: DT_FLOAT } } }
+node { name: "z" op: "Exp" input: "y" attr { key: "T" value { type: DT_FLOAT } } }
+"""
+_TANH = '{ name: "%s" op: "Tanh" input: "%s" attr { key: "T" value { type: DT_FLOAT } } }'
+_UNKNOWN_SHAPE = """
+node { name: "x" op: "Placeholder"
+  attr { key: "dtype" value { type: DT_FLOAT } }
+  attr { key: "shape" value { shape { unknown_rank: true } } } }
+node { name: "y" op: "Tanh" input: "x" attr { key: "T" value { type: DT_FLOAT } } }
+"""
+
+
+def _fails(capfd: pytest.CaptureFixture[str], output: Path, *arguments: str) -> str:
+    """Runs `placer optimize`, checks that it fails as it should, and returns its line."""
+    code = main(["optimize", *arguments, "--output", str(output), "--evaluations", "20"])
+    lines = capfd.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert not output.exists()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (_CHAIN.replace('input: "y"', 'input: "missing"'), "'missing'"),
+        (_CHAIN.replace('"Exp"', '"NoSuchOp"'), "'NoSuchOp'"),
+        (_CHAIN + "node " + _TANH % ("y", "x"), "two nodes are called 'y'"),
+        (_CHAIN + "node " + _TANH % ("a", "b") + " node " + _TANH % ("b", "a"), "cycle"),
+        (_CHAIN.replace('input: "y"', 'input: "y:3"'), "'y:3'"),
+        (_CHAIN.replace('op: "Tanh"', 'op: "Tanh" device: "/device:GPU:7"'), "--clear_devices"),
+        (_CHAIN.replace('op: "Tanh"', 'op: "Tanh" device: "here"'), "'here'"),
+        (_UNKNOWN_SHAPE, "no shape information"),
+        ("versions { producer: 1 }", "neither"),
+    ],
+)
+def test_bad_graphs(
+    text: str, says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    graph = tmp_path / "graph.pbtxt"
+    graph.write_text(text)
+    line = _fails(capfd, tmp_path / "out.pb", str(graph), "--devices", "k80:2")
+    assert says in line
+    assert "graph.pbtxt" in line
+
+
+def test_bad_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out.pb"
+    data = read_text(_CHAIN).SerializeToString()
+    for name, content in {
+        "truncated.pb": data[: len(data) - 7],
+        "random.pb": np.random.default_rng(0).bytes(500),
+        "empty.pb": b"",
+    }.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        assert name in _fails(capfd, output, str(path), "--devices", "k80:2")
+    assert "absent.pb" in _fails(capfd, output, str(tmp_path / "absent.pb"), "--devices", "k80:2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--devices", "k80:0"], "k80:0"),
+        (["--devices", "abacus:2"], "'abacus:2'"),
+        (["--devices", ""], "no devices"),
+        (["--devices", "k80:2", "--fetch", "nobody"], "'nobody'"),
+        (["--devices", "k80:2", "--method", "magic"], "'magic'"),
+        (["--devices", "k80:2", "--reward", "praise"], "'praise'"),
+        (["--devices", "k80:2", "--budget", "soon"], "budget"),
+        (["--devices", "k80:2", "--no_such_flag", "1"], "no_such_flag"),
+        (["--devices", "k80:2", "--method", "annealing", "--method_option", "x=1"], "'x'"),
+        (["--devices", "k80:2", "--trip_count", "loop"], "--trip_count"),
+    ],
+)
+def test_bad_flags(
+    flags: list[str], says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    graph = tmp_path / "graph.pbtxt"
+    graph.write_text(_CHAIN)
+    assert says in _fails(capfd, tmp_path / "out.pb", str(graph), *flags)
+
+
+def test_unwritable_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    graph = tmp_path / "graph.pbtxt"
+    graph.write_text(_CHAIN)
+    output = tmp_path / "nowhere" / "out.pb"
+    assert "nowhere" in _fails(capfd, output, str(graph), "--devices", "k80:2")
+
+
+def test_clear_devices_and_good_input_work(tmp_path: Path) -> None:
+    graph, output = tmp_path / "graph.pbtxt", tmp_path / "out.pb"
+    graph.write_text(_CHAIN.replace('op: "Tanh"', 'op: "Tanh" device: "/device:GPU:7"'))
+    arguments = [str(graph), "--devices", "k80:2", "--output", str(output), "--budget", "2"]
+    assert main(["optimize", *arguments, "--clear_devices"]) == 0
+    assert all(node.device for node in read(output).graph_def.node)
+    assert main(["evaluate", str(graph), str(output), "--devices", "k80:2", "--clear_devices"]) == 0
