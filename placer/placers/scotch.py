@@ -104,6 +104,7 @@ def static_mapping(
 
     # A context holds Scotch to one thread and its deterministic mode (option 0).
     library.common.random_seed(seed + 1)
+    library.common.random_reset()
     context = library.Context()
     context.option_set_num(0, 1)
     context.random_clone()
@@ -111,14 +112,20 @@ def static_mapping(
     source, bound, target = library.Graph(), library.Graph(), library.Graph()
     source.build(verttab=pointer, edgetab=neighbour, velotab=velotab, edlotab=edlotab)
     context.bind_graph(source, bound)
+    # Scotch keeps pointers into all these arrays: each is held by a name until it is done.
+    target_pointer = np.arange(d + 1, dtype=np.int64) * (d - 1)
+    target_neighbour = other.reshape(-1).astype(np.int64)
+    target_distance = distance.astype(np.int64)
+    all_devices = np.arange(d, dtype=np.int64)
     target.build(
-        verttab=np.arange(d + 1, dtype=np.int64) * (d - 1),
-        edgetab=other.reshape(-1).astype(np.int64),
+        verttab=target_pointer,
+        edgetab=target_neighbour,
         velotab=capacity,
-        edlotab=distance.astype(np.int64),
+        edlotab=target_distance,
     )
     architecture, mapping = library.Arch(), library.Mapping()
-    architecture.build0(target, np.arange(d), library.Strat())
+    target_strategy = library.Strat()
+    architecture.build0(target, all_devices, target_strategy)
     strategy = library.Strat()
     strategy.graph_map_build(library.STRATQUALITY, d, imbalance)
     # Filled in place: it has Scotch's own integer type.
