@@ -39,6 +39,18 @@ def host_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def _operations_per_cycle() -> int:
+    """Floating-point operations a cycle and core that this processor's kernels sustain.
+
+    Half of the peak of two fused multiply-add units of the widest vectors it has.
+    """
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        flags = set()
+    return 32 if "avx512f" in flags else 16 if "fma" in flags else 4
+
+
 def cpu_model(cores: int, name: str) -> DeviceModel:
     """A model of `cores` cores of this machine's processor."""
     frequency = 2500.0
@@ -56,6 +68,7 @@ def cpu_model(cores: int, name: str) -> DeviceModel:
         num_cores=cores,
         bytes_per_second=10e9 * cores,
         memory_bytes=host_memory_bytes(),
+        environment=(("operations_per_cycle", str(_operations_per_cycle())),),
         launch_seconds=_LAUNCH_SECONDS,
         source="this machine: /proc/cpuinfo, sysconf",
     )
