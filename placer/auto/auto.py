@@ -80,7 +80,9 @@ def _seed(search: Search, parameters: AutoParameters) -> list[np.ndarray]:
     if parameters.seeds:
         for name in _SEEDS:
             spec = placers.get(name)
-            child = search.child(Budget(seconds=max(0.1 * search.budget.seconds, 1.0)))
+            limited = search.budget.evaluations < math.inf
+            share = math.inf if limited else max(0.1 * search.budget.seconds, 1.0)
+            child = search.child(Budget(seconds=share))
             if child.stopped():
                 break
             if not spec.installed:
@@ -191,12 +193,16 @@ def _contest(
 
 
 def _progress(search: Search, begin: float, begin_evaluations: int) -> float:
-    """Share of the budget used since the contest began, 0 without any limit."""
-    by_time = (search.elapsed - begin) / max(search.budget.seconds - begin, 1e-9)
-    by_count = (search.evaluations - begin_evaluations) / max(
-        search.budget.evaluations - begin_evaluations, 1
-    )
-    return max(x for x in (by_time, by_count, 0.0) if not math.isnan(x))
+    """Share of the budget used since the contest began, 0 without any limit.
+
+    A limit on evaluations counts alone, so that one seed gives one placement.
+    """
+    if search.budget.evaluations < math.inf:
+        left = max(search.budget.evaluations - begin_evaluations, 1)
+        return (search.evaluations - begin_evaluations) / left
+    if search.budget.seconds < math.inf:
+        return (search.elapsed - begin) / max(search.budget.seconds - begin, 1e-9)
+    return 0.0
 
 
 def _distinct(walks: list[Walk]) -> list[Walk]:
