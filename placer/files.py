@@ -33,6 +33,16 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         raise PlacerError(f"cannot write {path}: {error.strerror or error}") from None
 
 
+def check_directory(path: str | os.PathLike[str]) -> None:
+    """Raises PlacerError now if no directory `path` could be made or written to later."""
+    path = Path(path)
+    found = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not found.is_dir():
+        raise PlacerError(f"cannot write to directory {path}: {found} is a file")
+    if not os.access(found, os.W_OK):
+        raise PlacerError(f"cannot write to directory {path}: permission denied")
+
+
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raises PlacerError now if `path` could not be written later; changes nothing."""
     path = Path(path)

@@ -77,6 +77,10 @@ def optimize(
         raise PlacerError(f"unknown reward {reward!r}; give one of {', '.join(REWARDS)}")
     if not budget >= 0:
         raise PlacerError(f"budget is {budget}; give seconds, 0 or more")
+    if seed < 0:
+        raise PlacerError(f"seed is {seed}; give a whole number, 0 or more")
+    if evaluations is not None and not evaluations >= 1:
+        raise PlacerError(f"evaluations is {evaluations}; give a number of 1 or more")
     run = get_method(method, method_options, checkpoint_dir)
     prepared = prepare(
         graph_def,
@@ -94,6 +98,7 @@ def optimize(
         search = Search(problem, grouping, judge.evaluator, limit, seed, on_progress)
         judge.begin(search)
         interrupted = False
+        starts: dict[str, np.ndarray] = {}
         try:
             starts = reference_placements(prepared)
             for name, start in starts.items():

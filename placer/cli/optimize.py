@@ -14,7 +14,7 @@ from placer.cli import common_flags
 from placer.cli.progress import Progress, format_seconds
 from placer.cli.tables import print_rows
 from placer.errors import PlacerError
-from placer.files import check_writable, write_atomically
+from placer.files import check_directory, check_writable, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,6 +85,9 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
     for path in (flag_values.output, flag_values.placement, flag_values.history):
         if path is not None:
             check_writable(path)
+    for directory in (flag_values.tensorboard, flag_values.checkpoint_dir):
+        if directory is not None:
+            check_directory(directory)
     if flag_values.history is not None and not flag_values.history.endswith(".csv"):
         report.check_picture(flag_values.history)
     options = list(flag_values.method_option)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 
 from placer.devices import catalogue, here
 from placer.devices.topology import Topology
@@ -46,6 +46,6 @@ def parse(devices: str | Topology) -> Topology:
     if spec.startswith("grpc://"):
         addresses = grpc_addresses(spec)
         return here.workers(len(addresses), tuple(a.rsplit(":", 1)[0] for a in addresses))
-    if Path(spec).is_file():
+    if os.path.isfile(spec):  # False, where Path.is_file raises, for names too long for a file.
         return Topology.load(spec)
     raise PlacerError(f"unknown devices {spec!r}; give {SPEC_HELP}")

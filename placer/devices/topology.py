@@ -498,6 +498,11 @@ class Topology:
                     d.name, model, d.host, d.memory_bytes or model.memory_bytes, d.concurrency or 1
                 )
             )
+        for r in proto.links:
+            if r.sharing not in list(Sharing):
+                raise PlacerError(
+                    f"{where}: link {r.src!r} -> {r.dst!r} has the unknown sharing {r.sharing}"
+                )
         rules = tuple(
             LinkRule(
                 Link(

@@ -80,6 +80,7 @@ def build_op_graph(source: GraphSource) -> OpGraph:
     ]
     out_ptr = np.zeros(n + 1, np.int64)
     np.cumsum([len(t) for t in output_types], out=out_ptr[1:])
+    _check_fetches(source, index, out_ptr)
     raw_dtype = np.array([t for types in output_types for t in types], np.int32)
     is_ref = raw_dtype > _BASE_OF_REF
     tensor_dtype = np.where(is_ref, raw_dtype - _BASE_OF_REF, raw_dtype).astype(np.int32)
@@ -197,6 +198,18 @@ def _index_nodes(source: GraphSource) -> dict[str, int]:
             )
         index[node.name] = i
     return index
+
+
+def _check_fetches(source: GraphSource, index: dict[str, int], out_ptr: np.ndarray) -> None:
+    """Raises PlacerError for a fetch such as "x:3" of an op that has fewer outputs."""
+    for fetch in source.fetches:
+        producer, colon, position = fetch.partition(":")
+        i = index[producer.removeprefix("^")]
+        count = int(out_ptr[i + 1] - out_ptr[i])
+        if colon and not (position.isdecimal() and int(position) < count):
+            raise PlacerError(
+                f"{source.origin}: cannot fetch {fetch!r}: op {producer!r} has {count} outputs"
+            )
 
 
 def _read_edges(

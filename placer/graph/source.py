@@ -233,19 +233,17 @@ def _resolve_fetches(source: GraphSource, fetches: Sequence[str] | None) -> tupl
         return tuple(fetches)
     if source.meta_graph is not None:
         train = source.meta_graph.collection_def.get("train_op")
-        found = tuple(train.node_list.value) if train is not None else ()
-        if not found:
-            found = tuple(
-                dict.fromkeys(
-                    info.name
-                    for _, signature in sorted(source.meta_graph.signature_def.items())
-                    for _, info in sorted(signature.outputs.items())
-                    if info.name
-                )
-            )
-        found = tuple(f for f in found if op_name(f) in names)
-        if found:
-            return found
+        trained = train.node_list.value if train is not None else ()
+        signed = dict.fromkeys(
+            info.name
+            for _, signature in sorted(source.meta_graph.signature_def.items())
+            for _, info in sorted(signature.outputs.items())
+        )
+        for candidates in (trained, signed):
+            # A pruned graph may have lost what its collections still name.
+            found = tuple(f for f in candidates if op_name(f) in names)
+            if found:
+                return found
     read_by_others = {op_name(i) for n in source.graph_def.node for i in n.input}
     sinks = tuple(n.name for n in source.graph_def.node if n.name not in read_by_others)
     if not sinks:

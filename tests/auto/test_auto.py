@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import numpy as np
 import pytest
 
 from placer.auto import AutoParameters, run_auto
-from placer.grouping import group_ops
+from placer.auto.auto import relabel
+from placer.grouping import atoms, group_ops
 from placer.placers import get
 from placer.search import Budget, Search
 from placer.simulator.build import build_simulator
-from tests.placers.problems import random_problem
+from tests.placers.problems import make_search, random_problem
 
 
 def _search(seed: int, evaluations: int) -> Search:
@@ -51,3 +53,41 @@ def test_no_worse_than_the_constructive_placers() -> None:
         assert search.best_seconds <= other.best_seconds
     exact = search.simulator.evaluate(np.array(search.best)[None]).step_seconds[0]
     assert exact == search.best_seconds
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("topology", ["k80:1", "k80:2"])
+def test_the_optimum_of_tiny_graphs(seed: int, topology: str) -> None:
+    problem = random_problem(seed, num_ops=10, topology=topology)
+    exact = make_search(problem)
+    spec = get("exhaustive")
+    spec.run(exact, spec.make_parameters())
+    search = make_search(problem, evaluations=6000, seed=seed)
+    run_auto(search, AutoParameters())
+    assert search.best_seconds == pytest.approx(exact.best_seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_renaming_devices_keeps_the_step_and_agrees_most(seed: int) -> None:
+    problem = random_problem(seed, topology="k80:3")
+    units = atoms(problem)
+    simulator = build_simulator(problem)
+    rng = np.random.default_rng(seed)
+    scores = np.where(units.allowed, rng.random((2, *units.allowed.shape)), -1)
+    placement, reference = scores.argmax(axis=2).astype(np.int32)
+    classes = problem.topology.symmetry_classes()
+    renamed = relabel(placement, reference, classes, units)
+    steps = simulator.evaluate(units.expand(np.stack([placement, renamed]))).step_seconds
+    assert steps[0] == pytest.approx(steps[1], rel=1e-12)
+    weight = units.seconds.min(axis=0)
+    found = weight[renamed == reference].sum()
+    # Every renaming of the three GPUs, by brute force.
+    agreements = []
+    for gpus in itertools.permutations([1, 2, 3]):
+        names = np.array([0, *gpus])
+        agreements.append(weight[names[placement] == reference].sum())
+    assert found == pytest.approx(max(agreements))
+    # A placement is found again under other names, whatever they are.
+    names = np.array([0, *rng.permutation([1, 2, 3])])
+    disguised = names[reference].astype(np.int32)
+    assert relabel(disguised, reference, classes, units).tolist() == reference.tolist()

@@ -29,7 +29,7 @@ node { name: "y" op: "Tanh" input: "x" attr { key: "T" value { type: DT_FLOAT } 
 
 def _fails(capfd: pytest.CaptureFixture[str], output: Path, *arguments: str) -> str:
     """Runs `placer optimize`, checks that it fails as it should, and returns its line."""
-    code = main(["optimize", *arguments, "--output", str(output), "--evaluations", "20"])
+    code = main(["optimize", "--output", str(output), "--evaluations", "20", *arguments])
     lines = capfd.readouterr().err.strip().splitlines()
     assert code == 2
     assert not output.exists()
@@ -82,7 +82,15 @@ def test_bad_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         (["--devices", "abacus:2"], "'abacus:2'"),
         (["--devices", ""], "no devices"),
         (["--devices", "k80:2", "--fetch", "nobody"], "'nobody'"),
+        (["--devices", "k80:2", "--fetch", "z:5"], "'z:5'"),
         (["--devices", "k80:2", "--method", "magic"], "'magic'"),
+        (["--devices", "k80:2", "--seed", "-1"], "seed"),
+        (["--devices", "k80:2", "--evaluations", "0"], "evaluations"),
+        (["--devices", "k80:2", "--profile", "absent"], "absent"),
+        (["--devices", "k80:2", "--history", "history.xyz"], ".xyz"),
+        (["--devices", "k80:2", "--tensorboard", f"{__file__}/events"], "is a file"),
+        (["--devices", "k80:2", "--checkpoint_dir", __file__], "is a file"),
+        (["--devices", __file__], "test_bad_input.py"),
         (["--devices", "k80:2", "--reward", "praise"], "'praise'"),
         (["--devices", "k80:2", "--budget", "soon"], "budget"),
         (["--devices", "k80:2", "--no_such_flag", "1"], "no_such_flag"),
@@ -103,6 +111,32 @@ def test_unwritable_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     graph.write_text(_CHAIN)
     output = tmp_path / "nowhere" / "out.pb"
     assert "nowhere" in _fails(capfd, output, str(graph), "--devices", "k80:2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["evaluate"], "GRAPH"),
+        (["evaluate", "GRAPH", "absent.pb", "--devices", "k80:2"], "absent.pb"),
+        (["evaluate", "GRAPH", __file__, "--devices", "k80:2"], "test_bad_input.py"),
+        (["evaluate", "GRAPH", "OTHER", "--devices", "k80:2"], "no op 'z'"),
+        (["optimize", "GRAPH", "--devices", "k80:2"], "--output"),
+        (["optimize", "GRAPH", "OTHER", "--output", "o.pb"], "one GRAPH"),
+        (["devices", "k80"], "'k80'"),
+        (["nonsense"], "'nonsense'"),
+    ],
+)
+def test_other_commands(
+    arguments: list[str], says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    graph, other = tmp_path / "graph.pbtxt", tmp_path / "other.pbtxt"
+    graph.write_text(_CHAIN)
+    other.write_text(_CHAIN.replace('"z"', '"q"'))
+    paths = {"GRAPH": str(graph), "OTHER": str(other)}
+    assert main([paths.get(a, a) for a in arguments]) == 2
+    lines = capfd.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert says in lines[0]
 
 
 def test_clear_devices_and_good_input_work(tmp_path: Path) -> None:

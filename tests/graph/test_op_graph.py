@@ -1,0 +1,174 @@
+"""The arrays of a graph against naive traversals and against what TensorFlow says of it."""
+
+from __future__ import annotations
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from placer.errors import PlacerError
+from placer.graph import build_op_graph, read, topological_order
+
+
+@st.composite
+def _edges(draw: st.DrawFn, acyclic: bool) -> tuple[int, list[tuple[int, int]]]:
+    n = draw(st.integers(1, 12))
+    rank = draw(st.permutations(range(n)))
+    pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=30))
+    if acyclic:
+        pairs = [(a, b) if rank[a] < rank[b] else (b, a) for a, b in pairs if a != b]
+    return n, pairs
+
+
+def _kahn(n: int, edges: list[tuple[int, int]]) -> list[list[int]]:
+    """Levels of Kahn's algorithm, one edge at a time; misses what is on or behind cycles."""
+    done: set[int] = set()
+    levels = []
+    while True:
+        ready = [
+            i for i in range(n) if i not in done and all(s in done for s, d in edges if d == i)
+        ]
+        if not ready:
+            return levels
+        levels.append(ready)
+        done.update(ready)
+
+
+@hypothesis.given(st.booleans().flatmap(_edges))
+@hypothesis.settings(deadline=None, max_examples=200)
+def test_topological_order_is_kahns(graph: tuple[int, list[tuple[int, int]]]) -> None:
+    n, edges = graph
+    src, dst = (np.array([e[k] for e in edges], np.int32) for k in (0, 1))
+    expected = [i for level in _kahn(n, edges) for i in level]
+    assert topological_order(n, src, dst).tolist() == expected
+
+
+@hypothesis.given(_edges(acyclic=True), st.data())
+@hypothesis.settings(deadline=None, max_examples=25)
+def test_edges_and_executed_ops(
+    graph: tuple[int, list[tuple[int, int]]], data: st.DataObject
+) -> None:
+    n, edges = graph
+    is_control = [data.draw(st.booleans()) for _ in edges]
+    graph_def = graph_pb2.GraphDef()
+    for i in range(n):
+        reads = [s for (s, d), c in zip(edges, is_control, strict=True) if d == i and not c]
+        waits = [s for (s, d), c in zip(edges, is_control, strict=True) if d == i and c]
+        node = graph_def.node.add(name=f"n{i}", op="AddN" if reads else "Const")
+        node.input.extend([f"n{s}" for s in reads] + [f"^n{s}" for s in waits])
+        if reads:
+            node.attr["N"].i = len(reads)
+            node.attr["T"].type = tf.float32.as_datatype_enum
+        else:
+            node.attr["dtype"].type = tf.float32.as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([1.0, 2.0]))
+    fetch = data.draw(st.integers(0, n - 1))
+    found = build_op_graph(read(graph_def, [f"n{fetch}"]))
+    pairs = list(zip(found.edge_src.tolist(), found.edge_dst.tolist(), strict=True))
+    controls = list(zip(found.control_src.tolist(), found.control_dst.tolist(), strict=True))
+    assert sorted(pairs) == sorted(e for e, c in zip(edges, is_control, strict=True) if not c)
+    assert sorted(controls) == sorted(e for e, c in zip(edges, is_control, strict=True) if c)
+    needed = {fetch}
+    while more := {s for s, d in edges if d in needed} - needed:
+        needed |= more
+    assert np.flatnonzero(found.executed).tolist() == sorted(needed)
+    assert found.tensor_bytes.tolist() == [8] * n
+    assert found.tensor_known.all()
+
+
+def test_buffers_that_are_shared_are_not_counted_twice() -> None:
+    with tf.Graph().as_default() as graph:
+        v = tf.compat.v1.get_variable("v", [4, 5], use_resource=True)
+        x = tf.identity(v.read_value(), name="same")
+        r = tf.reshape(x, [20], name="flat")
+        tf.identity_n([r, x], name="both")
+        tf.exp(r, name="new")
+    found = build_op_graph(read(graph.as_graph_def(), ["both", "new"]))
+    index = {name: i for i, name in enumerate(found.names)}
+
+    def of(op: str, values: np.ndarray) -> list[int]:
+        i = index[op]
+        return values[found.out_ptr[i] : found.out_ptr[i + 1]].tolist()
+
+    assert of("same", found.tensor_alias) == [0]
+    assert of("flat", found.tensor_alias) == [0]
+    assert of("both", found.tensor_alias) == [0, 1]
+    assert of("new", found.tensor_alias) == [-1]
+    assert of("both", found.tensor_bytes) == [80, 80]
+    assert found.persistent_bytes[index["v"]] == 80
+    read_op = next(i for i in found.names if "ReadVariableOp" in i)
+    assert of(read_op, found.tensor_bytes) == [80]
+    assert of(read_op, found.tensor_local_bytes) == [0]
+    # The variable and what holds its handle are one colocation group; its readers' results not.
+    assert found.colocation[index[read_op]] == found.colocation[index["v"]]
+    assert found.colocation[index["new"]] != found.colocation[index["v"]]
+
+
+@hypothesis.given(st.lists(st.lists(st.integers(0, 9), max_size=2), min_size=6, max_size=6))
+@hypothesis.settings(deadline=None, max_examples=40)
+def test_class_attributes_join_also_through_absent_names(classes: list[list[int]]) -> None:
+    graph_def = graph_pb2.GraphDef()
+    for i, names in enumerate(classes):  # n6 to n9 are absent
+        node = graph_def.node.add(name=f"n{i}", op="Const")
+        node.attr["dtype"].type = tf.float32.as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0))
+        node.attr["_class"].list.s.extend([f"loc:@n{c}".encode() for c in names])
+        node.attr["_class"].list.s.append(b"of no concern")
+    label = list(range(10))
+    for i, names in enumerate(classes):
+        for c in names:
+            label = [label[i] if x == label[c] else x for x in label]
+    found = build_op_graph(read(graph_def)).colocation
+    for a in range(6):
+        for b in range(6):
+            assert (found[a] == found[b]) == (label[a] == label[b])
+
+
+def test_a_v1_loop_has_no_cycle_and_other_cycles_are_named() -> None:
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            tf.compat.v1.while_loop(lambda i: i < 5, lambda i: i + 1, [tf.constant(0)])
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+    found = build_op_graph(read(graph.as_graph_def()))
+    assert len(found.topological_order()) == found.num_ops
+
+    graph_def = graph_pb2.GraphDef()
+    for name, source in (("a", "b"), ("b", "a"), ("c", "b")):
+        node = graph_def.node.add(name=name, op="Tanh", input=[source])
+        node.attr["T"].type = tf.float32.as_datatype_enum
+    with pytest.raises(PlacerError, match=r"cycle.*'a'.*'b'|cycle.*'b'.*'a'"):
+        build_op_graph(read(graph_def))
+
+
+def _damaged(data: bytes, draw: st.DrawFn) -> bytes:
+    damaged = bytearray(data)
+    for _ in range(draw(st.integers(1, 4))):
+        position = draw(st.integers(0, len(damaged) - 1))
+        if draw(st.booleans()):
+            damaged[position] = draw(st.integers(0, 255))
+        else:
+            del damaged[position : position + draw(st.integers(1, 5))]
+    return bytes(damaged)
+
+
+@hypothesis.given(st.data())
+@hypothesis.settings(deadline=None, max_examples=300)
+def test_a_damaged_file_is_a_graph_or_a_placer_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3], name="x")
+        a, b, c = tf.split(tf.tanh(x), 3, axis=1)
+        tf.add_n([a, b, tf.reshape(c, [2, 1])], name="out")
+    path = tmp_path_factory.getbasetemp() / "damaged.pb"
+    path.write_bytes(_damaged(graph.as_graph_def().SerializeToString(), data.draw))
+    try:
+        found = build_op_graph(read(path))
+    except PlacerError:
+        return
+    assert found.num_ops > 0

@@ -1,0 +1,184 @@
+"""placer.optimize from a GraphDef to its devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+import placer
+from placer.devices import Topology, parse
+from placer.errors import InfeasibleError, PlacerError
+from placer.search import Search
+
+
+def _two_chains(size: int = 1024, length: int = 4) -> graph_pb2.GraphDef:
+    """Two independent chains of heavy matrix products that meet at the end."""
+    with tf.Graph().as_default() as graph:
+        ends = []
+        for chain in "ab":
+            x = tf.random.uniform([size, size], name=f"{chain}/start")
+            for i in range(length):
+                x = tf.matmul(x, x, name=f"{chain}/product_{i}")
+            ends.append(tf.reduce_sum(x, name=f"{chain}/sum"))
+        tf.add(*ends, name="out")
+    return graph.as_graph_def()
+
+
+def _devices(graph_def: graph_pb2.GraphDef) -> list[str]:
+    return [n.device for n in graph_def.node]
+
+
+def test_two_chains_on_two_devices() -> None:
+    graph_def = _two_chains()
+    bare = graph_pb2.GraphDef.FromString(graph_def.SerializeToString())
+    result = placer.optimize(graph_def, devices="k80:2", evaluations=1500, seed=1)
+    assert result.graph_def is graph_def
+    # The proto itself was annotated, and nothing of it but the devices changed.
+    found = dict(zip((n.name for n in graph_def.node), _devices(graph_def), strict=True))
+    assert found == dict(result.placement)
+    assert set(found.values()) <= set(parse("k80:2").device_names)
+    for node in graph_def.node:
+        node.device = ""
+    assert graph_def == bare
+    # No worse than any reference; and each chain is alone on a GPU, which halves the step.
+    rows = {r.name: r for r in result.rows}
+    assert list(rows) == ["as it came", "one GPU", "one CPU", "placer"]
+    assert result.step_seconds == min(r.step_seconds for r in result.rows)
+    assert result.step_seconds < 0.55 * rows["one GPU"].step_seconds
+    heavy = {chain: {found[f"{chain}/product_{i}"] for i in range(4)} for chain in "ab"}
+    assert len(heavy["a"]) == len(heavy["b"]) == 1
+    assert heavy["a"] != heavy["b"]
+    assert not result.interrupted
+    assert result.history.step_seconds.iloc[-1] == result.step_seconds
+    assert list(result.peak_bytes) == list(result.placement.devices)
+
+
+@pytest.mark.parametrize("method", ["auto", "annealing", "cross_entropy"])
+def test_one_seed_gives_one_placement(method: str) -> None:
+    found = []
+    for _ in range(2):
+        graph_def = _two_chains(512, 3)
+        result = placer.optimize(graph_def, devices="k80:2", method=method, evaluations=400, seed=7)
+        found.append((_devices(graph_def), result.step_seconds, result.evaluations))
+    assert found[0] == found[1]
+
+
+def test_ctrl_c_gives_the_best_so_far() -> None:
+    bests: list[float] = []
+
+    def on_progress(search: Search) -> None:
+        bests.append(search.best_seconds)
+        if search.evaluations >= 50:
+            raise KeyboardInterrupt
+
+    graph_def = _two_chains()
+    result = placer.optimize(graph_def, devices="k80:2", budget=60, on_progress=on_progress)
+    assert result.interrupted
+    assert result.seconds < 30
+    assert result.step_seconds == min(bests)
+    assert all(_devices(graph_def))
+
+
+def test_ctrl_c_at_the_first_evaluation() -> None:
+    def on_progress(search: Search) -> None:
+        raise KeyboardInterrupt
+
+    result = placer.optimize(_two_chains(64), devices="k80:2", on_progress=on_progress)
+    assert result.interrupted
+    assert result.evaluations == 1
+
+
+def test_no_budget_gives_the_best_reference() -> None:
+    result = placer.optimize(_two_chains(), devices="k80:2", budget=0)
+    assert result.step_seconds == min(r.step_seconds for r in result.rows)
+
+
+def _with_memory(mib: float) -> Topology:
+    topology = parse("k80:2")
+    return topology.with_memory([int(mib * 2**20)] * topology.num_devices)
+
+
+def test_memory_that_suffices_nowhere_names_the_device() -> None:
+    graph_def = _two_chains()
+    before = graph_def.SerializeToString(deterministic=True)
+    with pytest.raises(InfeasibleError, match=r"device:\w+:\d needs .* GiB, has") as error:
+        placer.optimize(graph_def, devices=_with_memory(5), evaluations=300)
+    assert "\n" not in str(error.value)
+    assert graph_def.SerializeToString(deterministic=True) == before
+
+
+def test_variables_larger_than_all_memory() -> None:
+    with tf.Graph().as_default() as graph:
+        v = tf.compat.v1.get_variable("v", [1024, 1024], use_resource=True)
+        tf.reduce_sum(v.read_value(), name="out")
+    with pytest.raises(InfeasibleError, match="variables alone"):
+        placer.optimize(graph, ["out"], _with_memory(1), evaluations=100)
+
+
+def test_memory_that_one_device_lacks_is_found_on_two() -> None:
+    with tf.Graph().as_default() as graph:
+        ends = []
+        for i in range(4):
+            v = tf.compat.v1.get_variable(f"v{i}", [512, 512], use_resource=True)
+            ends.append(tf.reduce_sum(v.read_value(), name=f"sum{i}"))
+        tf.add_n(ends, name="out")
+    result = placer.optimize(graph, ["out"], _with_memory(2.5), evaluations=500)
+    rows = {r.name: r.infeasible for r in result.rows}
+    assert "out of memory" in rows["one GPU"]
+    assert not rows["placer"]
+    assert max(result.peak_bytes.values()) <= 2.5 * 2**20
+
+
+def test_devices_of_the_graph_are_kept_or_cleared() -> None:
+    graph_def = _two_chains(256)
+    kept = {"a/product_0": "/device:GPU:1", "b/sum": "/device:CPU:0"}
+    for node in graph_def.node:
+        node.device = kept.get(node.name, "")
+    result = placer.optimize(graph_def, devices="k80:2", evaluations=200)
+    for name, device in kept.items():
+        assert result.placement[name].endswith(device)
+    for node in graph_def.node:
+        node.device = "/device:GPU:5" if node.name == "b/sum" else ""
+    with pytest.raises(PlacerError, match=r"'b/sum'.*GPU:5.*--clear_devices"):
+        placer.optimize(graph_def, devices="k80:2", evaluations=200)
+    assert placer.optimize(graph_def, devices="k80:2", evaluations=200, clear_devices=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"reward": "praise"}, "'praise'"),
+        ({"budget": -1}, "budget"),
+        ({"budget": float("nan")}, "budget"),
+        ({"method": "magic"}, "'magic'"),
+        ({"max_groups": 0}, "max_groups"),
+        ({"method": "annealing", "method_options": {"x": 1}}, "'x'"),
+        ({"fetches": ["nobody"]}, "'nobody'"),
+        ({"trip_counts": {"loop": 3}}, "'loop'"),
+        ({"evaluations": 0}, "evaluations"),
+        ({"seed": -1}, "seed"),
+        ({"fetches": ["out:1"]}, "'out:1'"),
+        ({"fetches": ["out:x"]}, "'out:x'"),
+        ({"devices": "x" * 5000}, "unknown devices"),
+    ],
+)
+def test_bad_arguments(arguments: dict, says: str) -> None:
+    graph_def = _two_chains(16, 1)
+    with pytest.raises(PlacerError, match=says):
+        placer.optimize(graph_def, **{"devices": "k80:2", **arguments})
+    assert not any(_devices(graph_def))
+
+
+def test_a_result_is_saved_and_evaluated_the_same(tmp_path) -> None:
+    from placer.evaluate import evaluate
+
+    result = placer.optimize(_two_chains(), devices="k80:2", evaluations=300)
+    result.save(tmp_path / "placed.pb")
+    result.placement.save(tmp_path / "placement.pbtxt")
+    _, rows = evaluate(
+        _two_chains(), [tmp_path / "placed.pb", tmp_path / "placement.pbtxt"], devices="k80:2"
+    )
+    assert [r.step_seconds for r in rows[1:]] == [result.step_seconds] * 2
+    assert np.isfinite(rows[0].step_seconds)
