@@ -154,6 +154,7 @@ def test_devices_of_the_graph_are_kept_or_cleared() -> None:
         ({"budget": float("nan")}, "budget"),
         ({"method": "magic"}, "'magic'"),
         ({"max_groups": 0}, "max_groups"),
+        ({"checkpoint_dir": "checkpoints"}, "checkpoint_dir"),
         ({"method": "annealing", "method_options": {"x": 1}}, "'x'"),
         ({"fetches": ["nobody"]}, "'nobody'"),
         ({"trip_counts": {"loop": 3}}, "'loop'"),

@@ -292,7 +292,8 @@ def frame_count(tensors: Tensors, frame: str, members: Sequence[str]) -> tuple[f
     entering = [
         nodes[m].input[0]
         for m in members
-        if nodes[m].op == "Enter" and nodes[m].attr["frame_name"].s.decode() == frame
+        if nodes[m].op == "Enter"
+        and nodes[m].attr["frame_name"].s.decode(errors="replace") == frame
     ]
     return _from_lists(tensors, entering)
 

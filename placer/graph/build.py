@@ -48,6 +48,8 @@ _FOLLOW_INPUT = frozenset({"Switch", "RefSwitch", "Exit", "RefExit"})
 _FOLLOW_READER = frozenset({"Enter", "NextIteration", "RefNextIteration"})
 _CLIENT_OPS = frozenset({"Placeholder", "PlaceholderV2", "_Arg", "_DeviceArg"})
 _VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"})
+# More inputs or outputs of one op are a damaged attribute, not a graph.
+_MOST_TENSORS = 1 << 24
 _BASE_OF_REF = 100  # DT_FLOAT_REF = DT_FLOAT + 100, tensorflow/core/framework/types.proto
 
 
@@ -204,7 +206,9 @@ def _check_fetches(source: GraphSource, index: dict[str, int], out_ptr: np.ndarr
     """Raises PlacerError for a fetch such as "x:3" of an op that has fewer outputs."""
     for fetch in source.fetches:
         producer, colon, position = fetch.partition(":")
-        i = index[producer.removeprefix("^")]
+        i = index.get(producer.removeprefix("^"))
+        if i is None:
+            raise PlacerError(f"{source.origin}: cannot fetch {fetch!r}: there is no such op")
         count = int(out_ptr[i + 1] - out_ptr[i])
         if colon and not (position.isdecimal() and int(position) < count):
             raise PlacerError(
@@ -325,7 +329,13 @@ def _argument_types(
             else:
                 found = [argument.type]
             if argument.number_attr:
-                found *= _attribute(node, argument.number_attr).i
+                count = _attribute(node, argument.number_attr).i
+                if not 0 <= count <= _MOST_TENSORS:
+                    raise PlacerError(
+                        f"{source.origin}: node {node.name!r} ({node.op}) has "
+                        f"{argument.number_attr} = {count}, which is no number of tensors"
+                    )
+                found *= count
         types += [t + _BASE_OF_REF if argument.is_ref else t for t in found]
     if any(t == 0 for t in types):
         raise PlacerError(f"{source.origin}: node {node.name!r} ({node.op}) lacks a type attribute")

@@ -75,7 +75,7 @@ def colocation_groups(
             continue
         for value in node.attr["_class"].list.s:
             if value.startswith(_PREFIX):
-                j = index.get(value[len(_PREFIX) :].decode())
+                j = index.get(value[len(_PREFIX) :].decode(errors="replace"))
                 sets.union(i, absent.setdefault(value, i) if j is None else j)
     for src, dst in reference_edges.T.tolist():
         sets.union(src, dst)
@@ -141,7 +141,7 @@ def frame_paths(
         path = outside[i]
         leaving = path
         if node.op in ("Enter", "RefEnter"):
-            leaving = (*path, node.attr["frame_name"].s.decode())
+            leaving = (*path, node.attr["frame_name"].s.decode(errors="replace"))
             outside[i] = leaving
         elif node.op in ("Exit", "RefExit"):
             leaving = path[:-1]

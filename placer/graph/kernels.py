@@ -40,7 +40,7 @@ def kernel_types(graph_def: graph_pb2.GraphDef) -> np.ndarray:
     result = np.zeros((len(KERNEL_TYPES), len(graph_def.node)), bool)
     for i, node in enumerate(graph_def.node):
         op = _CALL_OP if node.op in functions else node.op
-        label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
+        label = node.attr["_kernel"].s.decode(errors="replace") if "_kernel" in node.attr else ""
         names = _constrained_attributes(op)
         values = tuple(_types(node, op, name) for name in names)
         key = (op, label, values)

@@ -11,6 +11,7 @@ from tensorflow.core.framework import graph_pb2
 
 from placer.errors import PlacerError
 from placer.graph import build_op_graph, read, topological_order
+from placer.pipeline import prepare
 
 
 @st.composite
@@ -145,30 +146,66 @@ def test_a_v1_loop_has_no_cycle_and_other_cycles_are_named() -> None:
         build_op_graph(read(graph_def))
 
 
-def _damaged(data: bytes, draw: st.DrawFn) -> bytes:
-    damaged = bytearray(data)
-    for _ in range(draw(st.integers(1, 4))):
-        position = draw(st.integers(0, len(damaged) - 1))
-        if draw(st.booleans()):
-            damaged[position] = draw(st.integers(0, 255))
-        else:
-            del damaged[position : position + draw(st.integers(1, 5))]
-    return bytes(damaged)
+def _sample() -> graph_pb2.GraphDef:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3], name="x")
+        v = tf.compat.v1.get_variable("v", [3, 4], use_resource=True)
+        a, b, c = tf.split(tf.tanh(x), 3, axis=1)
+        y = tf.concat([tf.matmul(x, v), tf.reshape(c, [2, 1])], 1)
+        tf.while_loop(lambda i, t: i < 3, lambda i, t: (i + 1, t * 2), [0, y])
+        tf.add_n([a, b], name="out")
+    return graph.as_graph_def()
+
+
+_SAMPLE = _sample()
+_INPUTS = ("x", "", "^", "^x", "x:0", "x:-1", "x:99999999999", "v:0", "^nobody", ":", ":0")
+_NODE_NAMES = ("", "x", "a b", "^x", "x:0", "/", "é")
+_NUMBERS = (-1, 0, 10**12)
+_TYPES = (0, 1, 7, 20, 101, 999)
+_CLASSES = (b"loc:@\xff", b"loc:@x", b"loc:@", b"loc:@v")
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(deadline=None, max_examples=300)
-def test_a_damaged_file_is_a_graph_or_a_placer_error(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, [2, 3], name="x")
-        a, b, c = tf.split(tf.tanh(x), 3, axis=1)
-        tf.add_n([a, b, tf.reshape(c, [2, 1])], name="out")
-    path = tmp_path_factory.getbasetemp() / "damaged.pb"
-    path.write_bytes(_damaged(graph.as_graph_def().SerializeToString(), data.draw))
+@hypothesis.settings(deadline=None, max_examples=400)
+def test_a_damaged_graph_is_read_or_refused(data: st.DataObject) -> None:
+    graph_def = graph_pb2.GraphDef.FromString(_SAMPLE.SerializeToString())
+    inner = [n for f in graph_def.library.function for n in f.node_def]
+    for _ in range(data.draw(st.integers(1, 2))):
+        node = data.draw(st.sampled_from([*graph_def.node, *inner]))
+        kind = data.draw(st.sampled_from(["input", "op", "drop", "change", "class", "name"]))
+        key = data.draw(st.sampled_from(sorted(node.attr))) if node.attr else None
+        if kind == "input" and node.input:
+            position = data.draw(st.integers(0, len(node.input) - 1))
+            node.input[position] = data.draw(st.sampled_from(_INPUTS))
+        elif kind == "op":
+            node.op = data.draw(st.sampled_from(sorted({n.op for n in _SAMPLE.node})))
+        elif kind == "drop" and key is not None:
+            del node.attr[key]
+        elif kind == "change" and key is not None:
+            if data.draw(st.booleans()):
+                node.attr[key].i = data.draw(st.sampled_from(_NUMBERS))
+            else:
+                node.attr[key].type = data.draw(st.sampled_from(_TYPES))
+        elif kind == "class":
+            node.attr["_class"].list.s.append(data.draw(st.sampled_from(_CLASSES)))
+        elif kind == "name":
+            node.name = data.draw(st.sampled_from(_NODE_NAMES))
     try:
-        found = build_op_graph(read(path))
+        prepared = prepare(graph_def, None, "k80:2")
     except PlacerError:
         return
-    assert found.num_ops > 0
+    assert prepared.problem.graph.num_ops == len(graph_def.node)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda nodes: setattr(nodes["split"].attr["num_split"], "i", 10**12), "num_split"),
+        (lambda nodes: setattr(nodes["out"], "name", "x:0"), "'x:0'"),
+    ],
+)
+def test_damage_is_named(damage, says: str) -> None:
+    graph_def = graph_pb2.GraphDef.FromString(_SAMPLE.SerializeToString())
+    damage({n.name: n for n in graph_def.node})
+    with pytest.raises(PlacerError, match=says):
+        build_op_graph(read(graph_def))
