@@ -1,10 +1,14 @@
-"""Writing files so that a reader sees the old content or the new, never a part."""
+"""Files: writing so that a reader sees the old content or the new, and reading protos."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf import message, text_format
 
 from placer.errors import PlacerError
 
@@ -31,6 +35,43 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
         raise PlacerError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+Proto = TypeVar("Proto", bound=message.Message)
+
+
+def read_proto(
+    path: str | os.PathLike[str], kind: type[Proto], what: str, plausible: Callable[[Proto], bool]
+) -> Proto:
+    """Reads a proto file in binary or text form.
+
+    Args:
+      path: the file.
+      kind: class of the message.
+      what: what to call it in errors, such as "topology".
+      plausible: whether a message that was parsed can be meant: other files may parse too.
+
+    Raises:
+      PlacerError: if the file cannot be read or is neither.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise PlacerError(f"cannot read {what} {path}: {error.strerror}") from None
+    try:
+        proto = kind.FromString(data)
+        if plausible(proto):
+            return proto
+    except message.DecodeError:
+        pass
+    try:
+        return text_format.Parse(data.decode(), kind())
+    except UnicodeDecodeError:
+        reason = ""
+    except text_format.ParseError as error:
+        reason = f" ({error})"
+    article = "an" if what[0] in "aeiou" else "a"
+    raise PlacerError(f"{path} is not {article} {what}{reason}")
 
 
 def check_directory(path: str | os.PathLike[str]) -> None:

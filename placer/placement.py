@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
-from google.protobuf import message, text_format
+from google.protobuf import text_format
 
 from placer.errors import PlacerError
-from placer.files import write_atomically
+from placer.files import read_proto, write_atomically
 from placer.protos import placement_pb2
 
 
@@ -145,21 +144,7 @@ class Placement(Mapping[str, str]):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Placement:
         """Reads a placement file, binary or text; PlacerError if it is not one."""
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise PlacerError(f"cannot read placement {path}: {error.strerror}") from None
-        proto = placement_pb2.Placement()
-        try:
-            proto.ParseFromString(data)
-            if not proto.ops and data:
-                raise message.DecodeError("no ops")
-        except message.DecodeError:
-            proto.Clear()
-            try:
-                text_format.Parse(data.decode(), proto)
-            except (UnicodeDecodeError, text_format.ParseError):
-                raise PlacerError(f"{path} is not a placement file") from None
+        proto = read_proto(path, placement_pb2.Placement, "placement", lambda p: bool(p.ops))
         return cls.from_proto(proto, where=str(path))
 
     def scope(self):

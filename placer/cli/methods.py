@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from placer.errors import PlacerError
+from placer.methods import AUTO
 from placer.placers import PLACERS, PlacerSpec
 
 # What --method takes besides the placers, and what they do.
 _SEARCHES = {
-    "auto": "the best of everything: placers, policy and local search (the default)",
+    AUTO.name: f"{AUTO.summary} (the default)",
     "policy": "the seq2seq policy, learnt by policy gradient",
 }
 
@@ -81,8 +82,8 @@ def _print_options(console: Console, options: list[tuple[str, str, str]]) -> Non
 
 def _search_options(name: str) -> list[tuple[str, str, str]]:
     """(name, default, help) of each option of auto or the policy."""
-    if name == "auto":
-        return []
+    if name == AUTO.name:
+        return AUTO.describe()
     from placer.policy import PolicySettings
 
     documentation = " ".join((PolicySettings.__doc__ or "").split())

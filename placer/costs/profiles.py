@@ -6,10 +6,8 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-from google.protobuf import message
 from tensorflow.core.framework import step_stats_pb2
 from tensorflow.core.protobuf import config_pb2
 
@@ -17,7 +15,7 @@ from placer.costs.op_costs import CostOrigin, OpCosts
 from placer.costs.trip_counts import FROM_CALLER, FROM_PROFILE, runs_in_frames
 from placer.devices import Topology
 from placer.errors import PlacerError
-from placer.files import write_atomically
+from placer.files import read_proto, write_atomically
 from placer.graph.colocation import frame_paths
 from placer.graph.op_graph import OpGraph
 from placer.graph.source import GraphSource
@@ -144,15 +142,9 @@ def load_profile(path: str | os.PathLike[str]) -> profile_pb2.GraphProfile:
       PlacerError: if the file cannot be read, is not a profile, or holds arrays of different
         lengths or numbers that cannot be times.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise PlacerError(f"cannot read op profile {path}: {error.strerror}") from None
-    profile = profile_pb2.GraphProfile()
-    try:
-        profile.ParseFromString(data)
-    except message.DecodeError:
-        raise PlacerError(f"{path} is not an op profile (placer.GraphProfile)") from None
+    profile = read_proto(
+        path, profile_pb2.GraphProfile, "op profile", lambda p: bool(p.graph_fingerprint)
+    )
     if not profile.graph_fingerprint or not profile.devices:
         raise PlacerError(f"{path} is not an op profile: it has no fingerprint or no devices")
     for device in profile.devices:

@@ -8,13 +8,12 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-from google.protobuf import message, text_format
+from google.protobuf import text_format
 
 from placer.errors import PlacerError
-from placer.files import write_atomically
+from placer.files import read_proto, write_atomically
 from placer.protos import topology_pb2
 
 
@@ -277,77 +276,73 @@ class Topology:
 
     def link(self, src: int, dst: int) -> Link:
         """The link from device `src` to device `dst`; PlacerError where no rule matches."""
-        return self._rule(src, dst).link
+        return self.link_rules[self._rule_of()[src, dst]].link
 
-    def _rule(self, src: int, dst: int) -> LinkRule:
-        same_host = self.devices[src].host == self.devices[dst].host
-        for rule in self.link_rules:
-            if rule.scope == topology_pb2.Link.SAME_HOST and not same_host:
-                continue
-            if rule.scope == topology_pb2.Link.BETWEEN_HOSTS and same_host:
-                continue
-            if self.matching(rule.src)[src] and self.matching(rule.dst)[dst]:
-                return rule
-        raise PlacerError(
-            f"topology {self.name!r} has no link from {self.devices[src].name} to "
-            f"{self.devices[dst].name}; add one that matches"
-        )
+    def _rule_of(self) -> np.ndarray:
+        """int32[D, D]: number of the first rule that matches a pair, -1 on the diagonal."""
+        hosts = np.array([d.host for d in self.devices])
+        same_host = hosts[:, None] == hosts[None, :]
+        scopes: dict[int, np.ndarray] = {
+            topology_pb2.Link.ANY: np.ones_like(same_host),
+            topology_pb2.Link.SAME_HOST: same_host,
+            topology_pb2.Link.BETWEEN_HOSTS: ~same_host,
+        }
+        rule_of = np.full(same_host.shape, -1, np.int32)
+        for number in reversed(range(len(self.link_rules))):
+            rule = self.link_rules[number]
+            pairs = self.matching(rule.src)[:, None] & self.matching(rule.dst)[None, :]
+            rule_of[pairs & scopes[rule.scope]] = number
+        np.fill_diagonal(rule_of, -1)
+        missing = np.argwhere((rule_of < 0) & ~np.eye(len(hosts), dtype=bool))
+        if len(missing):
+            src, dst = missing[0]
+            raise PlacerError(
+                f"topology {self.name!r} has no link from {self.devices[src].name} to "
+                f"{self.devices[dst].name}; add one that matches"
+            )
+        return rule_of
 
     def links(self) -> LinkArrays:
         """The links as arrays; see LinkArrays."""
-        d = len(self.devices)
         cached = self.__dict__.get("_links")
         if cached is not None:
             return cached
-        latency, per_byte = np.zeros((d, d)), np.zeros((d, d))
-        send, send_byte, receive, receive_byte = (np.zeros((d, d)) for _ in range(4))
+        d = len(self.devices)
+        rule_of = self._rule_of()
         channels = np.full((d, d, 2), -1, np.int32)
         ids: dict[tuple, int] = {}
-        matches = [(self.matching(r.src), self.matching(r.dst)) for r in self.link_rules]
-        for i in range(d):
-            for j in range(d):
-                if i == j:
-                    continue
-                same_host = self.devices[i].host == self.devices[j].host
-                unwanted = (
-                    topology_pb2.Link.BETWEEN_HOSTS if same_host else topology_pb2.Link.SAME_HOST
-                )
-                number = next(
-                    (
-                        n
-                        for n, (src, dst) in enumerate(matches)
-                        if src[i] and dst[j] and self.link_rules[n].scope != unwanted
-                    ),
-                    None,
-                )
-                if number is None:
-                    self._rule(i, j)  # raises
-                    continue
-                link = self.link_rules[number].link
-                latency[i, j] = link.latency_seconds
-                per_byte[i, j] = 1.0 / link.bytes_per_second
-                send[i, j], send_byte[i, j] = link.send_cpu_seconds, link.send_cpu_seconds_per_byte
-                receive[i, j] = link.receive_cpu_seconds
-                receive_byte[i, j] = link.receive_cpu_seconds_per_byte
-                keys: list[tuple]
-                if link.sharing == Sharing.PAIR:
-                    keys = [("pair", i, j)]
-                elif link.sharing == Sharing.EGRESS:
-                    keys = [("egress", number, i)]
-                elif link.sharing == Sharing.INGRESS:
-                    keys = [("ingress", number, j)]
-                elif link.sharing == Sharing.EGRESS_INGRESS:
-                    keys = [("egress", number, i), ("ingress", number, j)]
-                else:
-                    host = self.devices[i].host if same_host else -1
-                    keys = [("bus", link.bus, host)]
-                for slot, key in enumerate(keys):
-                    channels[i, j, slot] = ids.setdefault(key, len(ids))
-        arrays = LinkArrays(
-            latency, per_byte, channels, len(ids), send, send_byte, receive, receive_byte
-        )
+        for i, j in np.argwhere(rule_of >= 0).tolist():
+            for slot, key in enumerate(self._channel_keys(i, j, int(rule_of[i, j]))):
+                channels[i, j, slot] = ids.setdefault(key, len(ids))
+        costs = np.zeros((len(self.link_rules) + 1, 6))  # The last row, -1, is the diagonal's.
+        for number, rule in enumerate(self.link_rules):
+            link = rule.link
+            costs[number] = (
+                link.latency_seconds,
+                1.0 / link.bytes_per_second,
+                link.send_cpu_seconds,
+                link.send_cpu_seconds_per_byte,
+                link.receive_cpu_seconds,
+                link.receive_cpu_seconds_per_byte,
+            )
+        latency, per_byte, *cpu = np.ascontiguousarray(np.moveaxis(costs[rule_of], 2, 0))
+        arrays = LinkArrays(latency, per_byte, channels, len(ids), *cpu)
         object.__setattr__(self, "_links", arrays)
         return arrays
+
+    def _channel_keys(self, src: int, dst: int, number: int) -> list[tuple]:
+        """What a transfer by rule `number` occupies: equal keys are one channel."""
+        link = self.link_rules[number].link
+        if link.sharing == Sharing.PAIR:
+            return [("pair", src, dst)]
+        if link.sharing == Sharing.EGRESS:
+            return [("egress", number, src)]
+        if link.sharing == Sharing.INGRESS:
+            return [("ingress", number, dst)]
+        if link.sharing == Sharing.EGRESS_INGRESS:
+            return [("egress", number, src), ("ingress", number, dst)]
+        host = self.devices[src].host
+        return [("bus", link.bus, host if host == self.devices[dst].host else -1)]
 
     def symmetry_classes(self) -> np.ndarray:
         """int32[D]: devices with equal numbers may be exchanged without changing a step time.
@@ -535,19 +530,9 @@ class Topology:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Topology:
         """Reads a topology file in text or binary form; PlacerError if it is not one."""
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise PlacerError(f"cannot read topology {path}: {error.strerror}") from None
-        proto = topology_pb2.Topology()
-        try:
-            text_format.Parse(data.decode(), proto)
-        except (UnicodeDecodeError, text_format.ParseError) as text_error:
-            proto.Clear()
-            try:
-                proto.ParseFromString(data)
-            except message.DecodeError:
-                raise PlacerError(f"{path} is not a placer.Topology file: {text_error}") from None
+        proto = read_proto(
+            path, topology_pb2.Topology, "topology", lambda p: bool(p.name or p.devices)
+        )
         return cls.from_proto(proto, where=str(path))
 
 

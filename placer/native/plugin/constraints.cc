@@ -50,6 +50,11 @@ bool IsRandomOp(std::string_view op) {
 }
 
 bool IsLoopEntry(std::string_view op) { return op == "Enter" || op == "RefEnter"; }
+// Runs where its first input is produced, whatever it asks for: see OptimizeControlFlowColocation in
+// tensorflow/core/graph/graph_partition.cc.
+bool FollowsInput(std::string_view op) {
+  return op == "Switch" || op == "RefSwitch" || op == "Exit" || op == "RefExit";
+}
 bool IsLoopExit(std::string_view op) { return op == "Exit" || op == "RefExit"; }
 bool IsBackEdge(std::string_view op) { return op == "NextIteration" || op == "RefNextIteration"; }
 
@@ -209,9 +214,13 @@ Units FindUnits(const GraphView& graph, const OpRegistry& ops) {
   }
   for (int32_t i = 0; i < n; ++i) {
     const NodeView& node = graph.nodes[i];
+    bool follows = FollowsInput(node.op);
     for (int32_t e = node.first_edge; e < node.first_edge + node.num_edges; ++e) {
       const Edge& edge = graph.edges[e];
-      if (edge.producer < 0 || edge.port < 0 || !may_bind[graph.nodes[edge.producer].op]) continue;
+      if (edge.port < 0) continue;
+      if (follows && edge.producer >= 0) joined.Join(i, edge.producer);
+      follows = false;
+      if (edge.producer < 0 || !may_bind[graph.nodes[edge.producer].op]) continue;
       const int32_t type = ops.OutputType(graph, edge.producer, edge.port);
       if (!BindsDevice(type)) continue;
       joined.Join(i, edge.producer);

@@ -39,7 +39,7 @@ struct Units {
 };
 
 // Joins nodes along resource, reference and variant edges, in `_class` colocation groups, and in
-// v1 loops (from Enter to Exit, nested loops included). Pins what must not move: whatever holds a
+// v1 loops (from Enter to Exit, nested loops included), and what runs where its input is. Pins what must not move: whatever holds a
 // resource (a variable that one run of a session puts elsewhere than another is lost), arguments,
 // calls, ops with hidden state.
 Units FindUnits(const GraphView& graph, const OpRegistry& ops);
