@@ -107,6 +107,7 @@ class Engine {
   void MakeReady(int32_t op, int32_t d, double now, int32_t reason);
   template <Mode kMode>
   void Queue(int32_t task, int32_t d, double now, double seconds);
+  void PrefetchAhead(int32_t op, int32_t d) const;
   template <typename Lanes, Mode kMode>
   void EndOp(Lanes* lanes, int32_t op, int32_t d, double now);
   template <typename Lanes, Mode kMode>
@@ -155,6 +156,7 @@ class Engine {
   };
 
   const Model& model_;
+  const bool prefetches_;
   State state_;
   // The members of state_, by short names.
   std::vector<OpState>& ops_ = state_.ops;
