@@ -6,6 +6,7 @@ import numpy as np
 
 from placer.errors import PlacerError
 from placer.graph.colocation import DisjointSets
+from placer.grouping.crossings import Crossings, sorted_distinct
 from placer.grouping.grouping import Grouping
 from placer.problem import PlacementProblem
 
@@ -98,43 +99,34 @@ def _group_edges(
     problem: PlacementProblem, group_of: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct (src, dst, bytes) between groups; each tensor counts once a destination."""
-    graph = problem.graph
-    dst_op = graph.edge_dst
-    tensor = graph.in_tensor
-    src, dst = group_of[graph.edge_src], group_of[dst_op]
-    keep = (src != dst) & graph.executed[dst_op]
-    count = int(group_of.max()) + 1
-    pairs = np.unique(tensor[keep].astype(np.int64) * count + dst[keep])
-    tensor, dst = pairs // count, pairs % count
-    src = group_of[graph.tensor_op[tensor]]
-    keys, inverse = np.unique(src.astype(np.int64) * count + dst, return_inverse=True)
-    total = np.bincount(inverse, graph.tensor_bytes[tensor], len(keys))
-    return (keys // count).astype(np.int32), (keys % count).astype(np.int32), total
+    src, dst, total = Crossings(problem, group_of).edges()
+    return src.astype(np.int32), dst.astype(np.int32), total
 
 
 def _ranks(problem: PlacementProblem, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Per op: longest path in ops from a source, and upward rank in seconds, by level."""
+    """Per op: longest path in ops from a source, and upward rank in seconds."""
     graph = problem.graph
-    best = np.where(problem.allowed.T, problem.device_seconds, np.inf).min(axis=0)
-    best = best * graph.executed
+    best = _op_seconds(problem)
     src = np.concatenate([graph.edge_src, graph.control_src])
     dst = np.concatenate([graph.edge_dst, graph.control_dst])
     keep = graph.executed[src] & graph.executed[dst]
     src, dst = src[keep], dst[keep]
-    level = np.zeros(graph.num_ops, np.int64)
-    by_position = np.empty(graph.num_ops, np.int64)
-    by_position[order] = np.arange(graph.num_ops)
-    for i in np.argsort(by_position[dst], kind="stable").tolist():
-        s, d = src[i], dst[i]
+    position = np.empty(graph.num_ops, np.int64)
+    position[order] = np.arange(graph.num_ops)
+    # Lists: a deep graph has too many levels, and arrays of one number are slow.
+    forward = np.argsort(position[dst], kind="stable")
+    level = [0] * graph.num_ops
+    for s, d in zip(src[forward].tolist(), dst[forward].tolist(), strict=True):
         if level[s] >= level[d]:
             level[d] = level[s] + 1
-    upward = best.copy()
-    by_level = np.argsort(-level[src], kind="stable")
-    bounds = np.flatnonzero(np.diff(level[src][by_level])) + 1
-    for edges in np.split(by_level, bounds):
-        s, d = src[edges], dst[edges]
-        np.maximum.at(upward, s, upward[d] + best[s])
-    return level.astype(float), upward
+    backward = np.argsort(-position[src], kind="stable")
+    own = best.tolist()
+    upward = best.tolist()
+    for s, d in zip(src[backward].tolist(), dst[backward].tolist(), strict=True):
+        through = upward[d] + own[s]
+        if through > upward[s]:
+            upward[s] = through
+    return np.array(level, float), np.array(upward)
 
 
 def _join_idle(problem: PlacementProblem, labels: np.ndarray) -> np.ndarray:
@@ -142,10 +134,10 @@ def _join_idle(problem: PlacementProblem, labels: np.ndarray) -> np.ndarray:
     graph = problem.graph
     count = int(labels.max()) + 1
     busy = np.bincount(labels, graph.executed | (graph.persistent_bytes > 0), count) > 0
-    _, kinds = np.unique(problem.allowed, axis=0, return_inverse=True)
-    joined = np.where(busy[labels], labels, count + kinds.ravel())
-    _, joined = np.unique(joined, return_inverse=True)
-    return joined.astype(np.int32)
+    joined = np.where(busy[labels], labels, count + _row_kinds(problem.allowed))
+    used = np.zeros(int(joined.max()) + 1, bool)
+    used[joined] = True
+    return (np.cumsum(used, dtype=np.int32) - 1)[joined]
 
 
 def _join_single_consumers(problem: PlacementProblem, labels: np.ndarray) -> np.ndarray:
@@ -158,7 +150,7 @@ def _join_single_consumers(problem: PlacementProblem, labels: np.ndarray) -> np.
     dst_op = np.concatenate([graph.edge_dst, graph.control_dst])
     keep = graph.executed[src_op] & graph.executed[dst_op]
     src, dst = labels[src_op[keep]].astype(np.int64), labels[dst_op[keep]]
-    pairs = np.unique((src * count + dst)[src != dst])
+    pairs = sorted_distinct((src * count + dst)[src != dst])
     src, dst = pairs // count, pairs % count
     consumers = np.bincount(src, minlength=count)
     single = consumers[src] == 1
@@ -174,8 +166,13 @@ def _join_single_consumers(problem: PlacementProblem, labels: np.ndarray) -> np.
 
 def _op_seconds(problem: PlacementProblem) -> np.ndarray:
     """float64[N] compute time of executed ops on the fastest device they may use."""
-    best = np.where(problem.allowed.T, problem.device_seconds, np.inf).min(axis=0)
-    return best * problem.graph.executed
+    executed, model = problem.graph.executed, problem.topology.device_model
+    best = np.full(problem.graph.num_ops, np.inf)
+    for k, kind in enumerate(problem.costs.models):  # A kind at a time: devices may be many.
+        seconds = problem.costs.seconds[k] + kind.launch_seconds * executed
+        may_use = problem.allowed[:, model == k].any(axis=1)
+        np.minimum(best, seconds, out=best, where=may_use)
+    return best * executed
 
 
 def _allowed_kinds(problem: PlacementProblem, labels: np.ndarray) -> np.ndarray:
@@ -183,7 +180,21 @@ def _allowed_kinds(problem: PlacementProblem, labels: np.ndarray) -> np.ndarray:
     count = int(labels.max()) + 1
     allowed = np.ones((count, problem.topology.num_devices), bool)
     np.logical_and.at(allowed, labels, problem.allowed)
-    return np.unique(allowed, axis=0, return_inverse=True)[1].ravel()
+    return _row_kinds(allowed)
+
+
+def _row_kinds(rows: np.ndarray) -> np.ndarray:
+    """int[R]: equal numbers for equal rows of bool[R, D], in the order of the rows.
+
+    As np.unique with axis=0 numbers them, but 64 columns at a time.
+    """
+    packed = np.packbits(rows, axis=1)
+    packed = np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8)))
+    kinds = np.zeros(len(rows), np.int64)
+    for word in np.ascontiguousarray(packed).view(">u8").T:
+        values, codes = np.unique(word.astype(np.uint64), return_inverse=True)
+        kinds = np.unique(kinds * len(values) + codes, return_inverse=True)[1]
+    return kinds
 
 
 def _coarsen(problem: PlacementProblem, labels: np.ndarray, max_groups: int) -> np.ndarray:
@@ -195,14 +206,14 @@ def _coarsen(problem: PlacementProblem, labels: np.ndarray, max_groups: int) -> 
     """
     sizes = _op_seconds(problem)
     total = float(sizes.sum()) or 1.0
-    while (count := int(labels.max()) + 1) > max_groups:
-        kinds = _allowed_kinds(problem, labels)
-        if len(np.unique(kinds)) >= count:
-            break
+    kinds = _allowed_kinds(problem, labels)
+    num_kinds = int(kinds.max()) + 1
+    crossings = Crossings(problem, labels)
+    while (count := len(kinds)) > max(max_groups, num_kinds):
         weight = np.bincount(labels, sizes, count) + total / (100.0 * count)
         limit = 1.5 * float(weight.sum()) / max_groups
-        src, dst, edge_bytes = _group_edges(problem, labels.astype(np.int32))
-        a, b = np.minimum(src, dst).astype(np.int64), np.maximum(src, dst)
+        src, dst, edge_bytes = crossings.edges()
+        a, b = np.minimum(src, dst), np.maximum(src, dst)
         keys, inverse = np.unique(a * count + b, return_inverse=True)
         exchanged = np.bincount(inverse, edge_bytes + 1.0, len(keys))
         a, b = keys // count, keys % count
@@ -216,8 +227,10 @@ def _coarsen(problem: PlacementProblem, labels: np.ndarray, max_groups: int) -> 
         pairs = pairs[: count - max_groups]
         target = np.arange(count)
         target[pairs[:, 1]] = pairs[:, 0]
-        _, labels = np.unique(target[labels], return_inverse=True)
-        labels = labels.astype(np.int32)
+        stays = target == np.arange(count)
+        renumber = (np.cumsum(stays) - 1)[target].astype(np.int32)
+        labels, kinds = renumber[labels], kinds[stays]
+        crossings = crossings.merged(renumber)
     return labels
 
 
@@ -225,13 +238,12 @@ def _choose_each_other(a: np.ndarray, b: np.ndarray, score: np.ndarray, count: i
     """int[P, 2] disjoint pairs that rate each other best, best pairs first."""
     node, other = np.concatenate([a, b]), np.concatenate([b, a])
     both = np.concatenate([score, score])
-    order = np.lexsort((np.minimum(node, other), other, -both, node))
-    first = np.flatnonzero(np.diff(node[order], prepend=-1))
-    choice = np.full(count, -1)
     rating = np.zeros(count)
-    choice[node[order][first]] = other[order][first]
-    rating[node[order][first]] = both[order][first]
-    chosen = np.flatnonzero(choice >= 0)
+    np.maximum.at(rating, node, both)
+    best = both == rating[node]
+    choice = np.full(count, count)
+    np.minimum.at(choice, node[best], other[best])
+    chosen = np.flatnonzero(choice < count)
     mutual = chosen[(choice[choice[chosen]] == chosen) & (chosen < choice[chosen])]
     mutual = mutual[np.argsort(-rating[mutual], kind="stable")]
     return np.stack([mutual, choice[mutual]], axis=1)
