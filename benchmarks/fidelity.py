@@ -13,7 +13,7 @@ from benchmarks.cases import training_graph
 from benchmarks.experiment import Experiment, Outcome, setting
 from benchmarks.plots import COLOURS
 from placer.costs import profiled_costs
-from placer.devices import Topology
+from placer.devices import Topology, load_topology, topology_to_proto
 from placer.errors import PlacerError
 from placer.graph import GraphSource
 from placer.grouping import Grouping, group_ops
@@ -92,7 +92,7 @@ def run(settings: Settings) -> Outcome:
 def calibrated(devices: str, sizes: Sequence[int] = SIZES) -> tuple[Topology, list[str]]:
     """A topology with measured costs: of a file as it is, else calibrated now; and what to say."""
     if devices.endswith(".pbtxt"):
-        return Topology.load(devices), [f"topology {devices} as it is"]
+        return load_topology(devices), [f"topology {devices} as it is"]
     settings = RunnerSettings(disturbance_ratio=0.0)
     notes: list[str] = []
     found = calibrate(
@@ -199,7 +199,7 @@ def agreement(model: str, frame: pd.DataFrame) -> Agreement:
 def _topology_text(topology: Topology) -> bytes:
     from google.protobuf import text_format
 
-    return text_format.MessageToString(topology.to_proto()).encode()
+    return text_format.MessageToString(topology_to_proto(topology)).encode()
 
 
 def _scatter(table: pd.DataFrame) -> Figure:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from placer.devices import SPEC_HELP
+from placer.devices import SPEC_HELP, save_topology
 from placer.errors import PlacerError
 from placer.files import check_writable
 
@@ -51,6 +51,6 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
         )
     for what, error in result.errors.items():
         print(f"median error of the fit, {what}: {100 * error:.1f} %")
-    result.topology.save(flag_values.output)
+    save_topology(result.topology, flag_values.output)
     print(f"wrote {flag_values.output}")
     return 0

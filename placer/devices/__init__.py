@@ -1,7 +1,8 @@
 """Device topology: which devices there are, what they can do, and what joins them."""
 
 from placer.devices.catalogue import GPU_MODELS, MODELS, gpu_hosts
-from placer.devices.spec import SPEC_HELP, grpc_addresses, parse
+from placer.devices.names import parse_device_spec
+from placer.devices.spec import SPEC_HELP, cluster_addresses, grpc_addresses, parse
 from placer.devices.topology import (
     Device,
     DeviceModel,
@@ -10,7 +11,13 @@ from placer.devices.topology import (
     LinkRule,
     Sharing,
     Topology,
-    parse_device_spec,
+)
+from placer.devices.topology_file import (
+    load_topology,
+    save_topology,
+    topology_fingerprint,
+    topology_from_proto,
+    topology_to_proto,
 )
 
 __all__ = [
@@ -24,8 +31,14 @@ __all__ = [
     "LinkRule",
     "Sharing",
     "Topology",
+    "cluster_addresses",
     "gpu_hosts",
     "grpc_addresses",
+    "load_topology",
     "parse",
     "parse_device_spec",
+    "save_topology",
+    "topology_fingerprint",
+    "topology_from_proto",
+    "topology_to_proto",
 ]

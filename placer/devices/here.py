@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 from placer.devices import catalogue
 from placer.devices.topology import (
@@ -74,13 +77,39 @@ def cpu_model(cores: int, name: str) -> DeviceModel:
     )
 
 
-def local() -> Topology:
-    """The logical devices that TensorFlow sees in this process."""
+# Device files of NVIDIA's driver, on Linux and on Windows' subsystem for it.
+_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+
+
+def _logical_devices() -> list[Any]:
+    """TensorFlow's logical devices.
+
+    It looks for GPUs when first asked, and logs an error (cuInit) where there is no driver for
+    any. That line is dropped then; all else that is written to standard error is passed on.
+    """
     import tensorflow as tf
 
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            return tf.config.list_logical_devices()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            driver = any(path.exists() for path in _DRIVERS)
+            log.seek(0)
+            for line in log:
+                if driver or b"failed call to cuInit" not in line:
+                    os.write(2, line)
+
+
+def local() -> Topology:
+    """The logical devices that TensorFlow sees in this process."""
     devices = []
     cpu = cpu_model(os.cpu_count() or 1, "local-cpu")
-    for device in tf.config.list_logical_devices():
+    for device in _logical_devices():
         name = f"/job:localhost/replica:0/task:0{device.name[device.name.index('/device:') :]}"
         if device.device_type == "CPU":
             model = cpu

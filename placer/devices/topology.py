@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import hashlib
-import os
-import re
 from collections.abc import Sequence
 
 import numpy as np
-from google.protobuf import text_format
 
+from placer.devices.names import DEVICE_NAME, parse_device_spec
 from placer.errors import PlacerError
-from placer.files import read_proto, write_atomically
 from placer.protos import topology_pb2
 
 
@@ -117,54 +113,6 @@ class LinkArrays:
     receive_cpu_per_byte: np.ndarray
 
 
-_DEVICE_NAME = re.compile(
-    r"/job:(?P<job>[a-zA-Z][a-zA-Z0-9_]*)/replica:(?P<replica>\d+)/task:(?P<task>\d+)"
-    r"/device:(?P<type>[A-Za-z_]+):(?P<index>\d+)"
-)
-_SPEC_PART = re.compile(
-    r"/(?:(job):([a-zA-Z][a-zA-Z0-9_]*)|(replica|task):(\d+|\*)"
-    r"|device:([A-Za-z_]+|\*)(?::(\d+|\*))?|((?i:cpu|gpu)|\*)(?::(\d+|\*))?)"
-)
-
-
-def parse_device_spec(spec: str) -> dict[str, str]:
-    """Parses a full or partial TensorFlow device name to its fixed fields.
-
-    Args:
-      spec: such as "/job:ps/task:0", "/GPU:*", "/device:CPU:0" or "".
-
-    Returns:
-      The fields given without a wildcard: any of job, replica, task, type, index.
-
-    Raises:
-      PlacerError: if it is not a device name in TensorFlow's syntax
-        (tensorflow/core/util/device_name_utils.cc).
-    """
-    fields: dict[str, str] = {}
-    position = 0
-    while position < len(spec):
-        match = _SPEC_PART.match(spec, position)
-        if match is None:
-            raise PlacerError(
-                f"device {spec!r} is not a TensorFlow device name; "
-                'write it like "/job:worker/task:0/device:GPU:1"'
-            )
-        position = match.end()
-        job, job_name, number, value, kind, index, short, short_index = match.groups()
-        if job:
-            fields["job"] = job_name
-        elif number:
-            if value != "*":
-                fields[number] = str(int(value))
-        else:
-            kind, index = (kind, index) if kind else (short, short_index)
-            if kind != "*":
-                fields["type"] = kind.upper()
-            if index not in (None, "*"):
-                fields["index"] = str(int(index))
-    return fields
-
-
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """Devices and the links between them.
@@ -190,7 +138,7 @@ class Topology:
             raise PlacerError(f"topology {self.name!r} has no devices; give at least one")
         names = [d.name for d in self.devices]
         for name in names:
-            if _DEVICE_NAME.fullmatch(name) is None:
+            if DEVICE_NAME.fullmatch(name) is None:
                 raise PlacerError(
                     f"topology {self.name!r}: device {name!r} is not a full device name; "
                     'write it like "/job:localhost/replica:0/task:0/device:GPU:0"'
@@ -269,7 +217,7 @@ class Topology:
         wanted = parse_device_spec(spec)
         allowed = np.ones(len(self.devices), bool)
         for i, device in enumerate(self.devices):
-            fields = _DEVICE_NAME.fullmatch(device.name).groupdict()  # type: ignore[union-attr]
+            fields = DEVICE_NAME.fullmatch(device.name).groupdict()  # type: ignore[union-attr]
             fields["type"] = fields["type"].upper()
             allowed[i] = all(fields[key] == value for key, value in wanted.items())
         return allowed
@@ -414,126 +362,6 @@ class Topology:
             for rule in self.link_rules
         )
         return dataclasses.replace(self, link_rules=rules)
-
-    def fingerprint(self) -> str:
-        """Hexadecimal hash of everything but the name."""
-        proto = self.to_proto()
-        proto.name = ""
-        return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()[:32]
-
-    def to_proto(self) -> topology_pb2.Topology:
-        """As a proto; `from_proto` gives an equal topology back."""
-        proto = topology_pb2.Topology(name=self.name, client=self.devices[self.client].name)
-        for m in self.models:
-            proto.models.add(
-                name=m.name,
-                type=m.type,
-                frequency_mhz=m.frequency_mhz,
-                num_cores=m.num_cores,
-                bytes_per_second=m.bytes_per_second,
-                memory_bytes=m.memory_bytes,
-                environment=dict(m.environment),
-                launch_seconds=m.launch_seconds,
-                source=m.source,
-            )
-        for d in self.devices:
-            proto.devices.add(
-                name=d.name,
-                model=d.model.name,
-                host=d.host,
-                memory_bytes=d.memory_bytes,
-                concurrency=d.concurrency,
-            )
-        for r in self.link_rules:
-            link = dataclasses.asdict(r.link)
-            link["sharing"] = int(r.link.sharing)
-            proto.links.add(src=r.src, dst=r.dst, scope=r.scope, **link)
-        return proto
-
-    @classmethod
-    def from_proto(cls, proto: topology_pb2.Topology, where: str = "topology") -> Topology:
-        """From a proto.
-
-        Args:
-          proto: devices may name models of the proto or of the catalogue.
-          where: what to call it in errors.
-
-        Raises:
-          PlacerError: if it breaks an invariant of Topology.
-        """
-        from placer.devices import catalogue
-
-        models = dict(catalogue.MODELS)
-        for m in proto.models:
-            if not (m.name and m.type and m.num_cores > 0 and m.frequency_mhz > 0):
-                raise PlacerError(
-                    f"{where}: device model {m.name!r} needs name, type, num_cores, frequency_mhz"
-                )
-            models[m.name] = DeviceModel(
-                m.name,
-                m.type.upper(),
-                m.frequency_mhz,
-                m.num_cores,
-                m.bytes_per_second,
-                m.memory_bytes,
-                tuple(sorted(m.environment.items())),
-                m.launch_seconds,
-                m.source,
-            )
-        devices = []
-        for d in proto.devices:
-            if d.model not in models:
-                raise PlacerError(
-                    f"{where}: device {d.name!r} has the unknown model {d.model!r}; "
-                    f"known are {', '.join(sorted(models))}"
-                )
-            model = models[d.model]
-            devices.append(
-                Device(
-                    d.name, model, d.host, d.memory_bytes or model.memory_bytes, d.concurrency or 1
-                )
-            )
-        for r in proto.links:
-            if r.sharing not in list(Sharing):
-                raise PlacerError(
-                    f"{where}: link {r.src!r} -> {r.dst!r} has the unknown sharing {r.sharing}"
-                )
-        rules = tuple(
-            LinkRule(
-                Link(
-                    r.latency_seconds,
-                    r.bytes_per_second,
-                    Sharing(r.sharing),
-                    r.bus,
-                    r.send_cpu_seconds,
-                    r.send_cpu_seconds_per_byte,
-                    r.receive_cpu_seconds,
-                    r.receive_cpu_seconds_per_byte,
-                ),
-                r.src,
-                r.dst,
-                r.scope,
-            )
-            for r in proto.links
-        )
-        names = [d.name for d in devices]
-        if proto.client and proto.client not in names:
-            raise PlacerError(f"{where}: client {proto.client!r} is not one of its devices")
-        client = names.index(proto.client) if proto.client else first_cpu(devices)
-        return cls(proto.name or where, tuple(devices), rules, client)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a text proto (.pbtxt), atomically; PlacerError if that fails."""
-        text = text_format.MessageToString(self.to_proto())
-        write_atomically(path, text.encode())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Topology:
-        """Reads a topology file in text or binary form; PlacerError if it is not one."""
-        proto = read_proto(
-            path, topology_pb2.Topology, "topology", lambda p: bool(p.name or p.devices)
-        )
-        return cls.from_proto(proto, where=str(path))
 
 
 def first_cpu(devices: Sequence[Device]) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
 
+from placer.devices import topology_fingerprint
 from placer.errors import PlacerError
 from placer.files import write_atomically
 from placer.policy.state import TrainingState
@@ -99,7 +100,7 @@ class Checkpoints:
         problem = training.search.problem
         return checkpoint_pb2.CheckpointMetadata(
             graph_fingerprint=problem.graph.fingerprint,
-            topology_fingerprint=problem.topology.fingerprint(),
+            topology_fingerprint=topology_fingerprint(problem.topology),
             seed=training.search.seed,
             settings={k: str(v) for k, v in dataclasses.asdict(training.settings).items()}
             | {"groups": str(training.search.grouping.num_groups)},

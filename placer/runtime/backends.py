@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import socket
-from collections.abc import Sequence
-from pathlib import Path
 
 from placer import devices
-from placer.devices import Topology, here
+from placer.devices import Topology
 from placer.errors import PlacerError
 from placer.runtime.processes import Child, ProcessTree, wait_ready
 
@@ -39,26 +36,18 @@ def resolve(spec: str | Topology, emulate: bool = False) -> tuple[Topology, Back
     """The topology and backend that a device spec names.
 
     Args:
-      spec: "local", "workers:N", "grpc://host:port,...", a TF_CONFIG-style cluster file (.json,
-        its "worker" job counts), a topology file, or a Topology. A topology called "workers:N" or
-        "grpc://..." runs there; one whose devices are all of /job:localhost runs in one process.
+      spec: see placer.devices.parse. A topology called "workers:N" or "grpc://..." runs there; one
+        whose devices are all of /job:localhost runs in one process.
       emulate: run any topology in one process in which logical CPU devices stand for its devices.
         Right numbers, meaningless times.
 
     Raises:
       PlacerError: if there is no way to run on these devices here.
     """
+    topology = devices.parse(spec)
     addresses: tuple[str, ...] = ()
-    if isinstance(spec, str) and spec.endswith(".json"):
-        addresses = cluster_addresses(spec)
-        topology = _named(addresses)
-    elif isinstance(spec, str) and spec.startswith("grpc://"):
-        addresses = devices.grpc_addresses(spec)
-        topology = _named(addresses)
-    else:
-        topology = devices.parse(spec)
-        if topology.name.startswith("grpc://"):
-            addresses = devices.grpc_addresses(topology.name)
+    if topology.name.startswith("grpc://"):
+        addresses = devices.grpc_addresses(topology.name)
     names = topology.device_names
     if emulate:
         stand_ins = tuple(
@@ -91,34 +80,6 @@ def _gpus_here() -> int:
     import tensorflow as tf
 
     return len(tf.config.list_physical_devices("GPU"))
-
-
-def _named(addresses: Sequence[str]) -> Topology:
-    """Workers that run already, under a name that says where."""
-    topology = here.workers(len(addresses), tuple(a.rsplit(":", 1)[0] for a in addresses))
-    return dataclasses.replace(topology, name="grpc://" + ",".join(addresses))
-
-
-def cluster_addresses(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Addresses of the worker job of a TF_CONFIG-style file.
-
-    Args:
-      path: JSON, {"cluster": {"worker": ["host:port", ...]}} or the inner object alone.
-
-    Raises:
-      PlacerError: if it is not such a file.
-    """
-    try:
-        data = json.loads(Path(path).read_text())
-    except OSError as error:
-        raise PlacerError(f"cannot read cluster file {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise PlacerError(f"cluster file {path} is not JSON: {error}") from None
-    cluster = data.get("cluster", data) if isinstance(data, dict) else None
-    tasks = cluster.get("worker") if isinstance(cluster, dict) else None
-    if not (isinstance(tasks, list) and tasks and all(isinstance(t, str) for t in tasks)):
-        raise PlacerError(f'cluster file {path} has no list of addresses under "worker"')
-    return devices.grpc_addresses("grpc://" + ",".join(tasks))
 
 
 def free_ports(count: int) -> list[int]:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from placer.devices import gpu_hosts, parse
+from placer.devices import cluster_addresses, gpu_hosts, parse, save_topology
 from placer.errors import PlacerError
 from placer.graph.source import GraphSource
 from placer.runtime import MeasurementProtocol, open_runner, resolve
-from placer.runtime.backends import cluster_addresses, free_ports
+from placer.runtime.backends import free_ports
 from tests.runtime.graphs import split_chains
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ def test_specs_name_backends(tmp_path: Path) -> None:
     topology, backend = resolve("grpc://one:1,two:2")
     assert backend.addresses == ("one:1", "two:2")
     assert [d.host for d in topology.devices] == [0, 1]
-    topology.save(tmp_path / "there.pbtxt")
+    save_topology(topology, tmp_path / "there.pbtxt")
     assert resolve(str(tmp_path / "there.pbtxt"))[1] == backend
     renamed = dataclasses.replace(parse("workers:2"), name="mine")
     assert resolve(renamed)[1].kind == "workers"
@@ -55,6 +55,10 @@ def test_cluster_files(tmp_path: Path, nested: bool) -> None:
     path.write_text(json.dumps({"cluster": cluster} if nested else cluster))
     assert cluster_addresses(path) == ("a:1", "b:2")
     assert resolve(str(path))[1].kind == "grpc"
+    topology = parse(str(path))
+    assert topology.device_names[1] == "/job:worker/replica:0/task:1/device:CPU:0"
+    # Parsed first, as `placer.optimize` does, it still says where its workers are.
+    assert resolve(topology)[1].addresses == ("a:1", "b:2")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"cluster": {"ps": ["a:1"]}}', '{"worker": ["a"]}'])

@@ -7,7 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placer.devices import Link, LinkRule, Sharing, Topology, gpu_hosts
+from placer.devices import (
+    Link,
+    LinkRule,
+    Sharing,
+    gpu_hosts,
+    load_topology,
+    save_topology,
+)
 from placer.errors import PlacerError
 from placer.runtime import RunnerSettings, open_runner
 from placer.runtime.calibration import SIZES, Sample, calibrate, fit_link
@@ -84,8 +91,8 @@ def test_two_workers_are_calibrated(tmp_path: Path) -> None:
     )
     assert 1e-4 < crossing < 0.5
     assert set(result.errors) == {"crossing", "send", "receive"}
-    result.topology.save(tmp_path / "here.pbtxt")
-    assert Topology.load(tmp_path / "here.pbtxt") == result.topology
+    save_topology(result.topology, tmp_path / "here.pbtxt")
+    assert load_topology(tmp_path / "here.pbtxt") == result.topology
     assert result.topology.name == "workers:2"
 
 

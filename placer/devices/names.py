@@ -1,0 +1,55 @@
+"""TensorFlow's device names, full and partial."""
+
+from __future__ import annotations
+
+import re
+
+from placer.errors import PlacerError
+
+# A device's name in full.
+DEVICE_NAME = re.compile(
+    r"/job:(?P<job>[a-zA-Z][a-zA-Z0-9_]*)/replica:(?P<replica>\d+)/task:(?P<task>\d+)"
+    r"/device:(?P<type>[A-Za-z_]+):(?P<index>\d+)"
+)
+_SPEC_PART = re.compile(
+    r"/(?:(job):([a-zA-Z][a-zA-Z0-9_]*)|(replica|task):(\d+|\*)"
+    r"|device:([A-Za-z_]+|\*)(?::(\d+|\*))?|((?i:cpu|gpu)|\*)(?::(\d+|\*))?)"
+)
+
+
+def parse_device_spec(spec: str) -> dict[str, str]:
+    """Parses a full or partial TensorFlow device name to its fixed fields.
+
+    Args:
+      spec: such as "/job:ps/task:0", "/GPU:*", "/device:CPU:0" or "".
+
+    Returns:
+      The fields given without a wildcard: any of job, replica, task, type, index.
+
+    Raises:
+      PlacerError: if it is not a device name in TensorFlow's syntax
+        (tensorflow/core/util/device_name_utils.cc).
+    """
+    fields: dict[str, str] = {}
+    position = 0
+    while position < len(spec):
+        match = _SPEC_PART.match(spec, position)
+        if match is None:
+            raise PlacerError(
+                f"device {spec!r} is not a TensorFlow device name; "
+                'write it like "/job:worker/task:0/device:GPU:1"'
+            )
+        position = match.end()
+        job, job_name, number, value, kind, index, short, short_index = match.groups()
+        if job:
+            fields["job"] = job_name
+        elif number:
+            if value != "*":
+                fields[number] = str(int(value))
+        else:
+            kind, index = (kind, index) if kind else (short, short_index)
+            if kind != "*":
+                fields["type"] = kind.upper()
+            if index not in (None, "*"):
+                fields["index"] = str(int(index))
+    return fields
