@@ -11,7 +11,7 @@ import numpy as np
 from placer.devices import Topology
 from placer.errors import InfeasibleError, PlacerError
 from placer.graph import write_devices
-from placer.grouping import group_ops
+from placer.grouping import atoms, group_ops
 from placer.methods import get_method
 from placer.pipeline import Prepared, prepare
 from placer.placement import Figures, Placement
@@ -51,7 +51,8 @@ def optimize(
         signatures' outputs, or the ops that nothing reads.
       devices: a spec such as "k80:4", "workers:2" or "local", a topology file, or a Topology.
       budget: seconds that the search may take. Whatever ends it (the budget, Ctrl-C, nothing left
-        to try), the best placement found is returned.
+        to try), the best placement found is returned. Ctrl-C before the graph is read and costed
+        is a KeyboardInterrupt, as there is nothing to return.
       seed: of all random choices. With `evaluations` and no other limit reached, one seed gives
         one placement on one machine.
       method: "auto", "policy", or the name of a placer (`placer methods`).
@@ -91,23 +92,31 @@ def optimize(
         trip_counts=trip_counts,
     )
     problem = prepared.problem
-    grouping = group_ops(problem, max_groups)
+    interrupted = False
+    try:
+        grouping = group_ops(problem, max_groups)
+    except KeyboardInterrupt:
+        # There is no search then. What needs none, the placements that a result is compared with,
+        # can be simulated all the same.
+        grouping, reward, interrupted = atoms(problem), "simulate", True
     simulator = build_simulator(problem)
     limit = Budget(budget, float("inf") if evaluations is None else evaluations)
     with open_reward(reward, prepared, simulator) as judge:
         search = Search(problem, grouping, judge.evaluator, limit, seed, on_progress)
         judge.begin(search)
-        interrupted = False
         starts: dict[str, np.ndarray] = {}
         try:
             starts = reference_placements(prepared)
             for name, start in starts.items():
                 search.evaluate(start, name)
-            judge.run(search, run)
+            if not interrupted:
+                judge.run(search, run)
         except KeyboardInterrupt:
             interrupted = True
         best = search.best
         rows = _rows(judge, prepared, starts, best)
+    if best is None and interrupted:
+        raise KeyboardInterrupt
     if best is None or rows[-1].infeasible:
         _report_infeasible(problem, best, rows)
     assert best is not None

@@ -90,6 +90,19 @@ def test_ctrl_c_at_the_first_evaluation() -> None:
     assert result.evaluations == 1
 
 
+def test_ctrl_c_while_grouping_gives_the_best_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placer.optimizer.group_ops", interrupted)
+    graph_def = _two_chains()
+    result = placer.optimize(graph_def, devices="k80:2")
+    assert result.interrupted
+    assert result.evaluations == len(result.rows) - 1 > 1
+    assert result.step_seconds == min(r.step_seconds for r in result.rows)
+    assert all(_devices(graph_def))
+
+
 def test_no_budget_gives_the_best_reference() -> None:
     result = placer.optimize(_two_chains(), devices="k80:2", budget=0)
     assert result.step_seconds == min(r.step_seconds for r in result.rows)

@@ -50,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if name not in COMMANDS:
         return _fail(f"unknown command {name!r}; commands are {', '.join(COMMANDS)}")
-    _import_tensorflow_quietly()
     try:
+        import_tensorflow_quietly()
         command = importlib.import_module(f"placer.cli.{name}")
         flag_values = flags.FlagValues()
         command.define_flags(flag_values)
@@ -64,8 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(str(error))
     except flags.Error as error:
         return _fail(f"{error} (placer {name} --help lists the flags)")
-    except KeyboardInterrupt:
-        print("placer: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print("placer: interrupted" + "".join(f": {a}" for a in error.args), file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone; there is no one left to tell.
@@ -80,7 +80,7 @@ def run() -> None:
     sys.exit(main(sys.argv[1:]))
 
 
-def _import_tensorflow_quietly() -> None:
+def import_tensorflow_quietly() -> None:
     """Imports TensorFlow without the banner that its libraries write to standard error."""
     if "tensorflow" in sys.modules:
         return

@@ -93,24 +93,27 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
     options = list(flag_values.method_option)
     if flag_values.preset is not None:
         options.insert(0, f"preset={flag_values.preset}")
-    with Progress() as progress:
-        result = optimize(
-            graph,
-            flag_values.fetch,
-            flag_values.devices,
-            flag_values.budget,
-            flag_values.seed,
-            method=flag_values.method,
-            reward=flag_values.reward,
-            method_options=options,
-            max_groups=flag_values.max_groups,
-            evaluations=flag_values.evaluations,
-            clear_devices=flag_values.clear_devices,
-            profile=flag_values.profile,
-            trip_counts=common_flags.trip_counts(flag_values),
-            checkpoint_dir=flag_values.checkpoint_dir,
-            on_progress=progress,
-        )
+    try:
+        with Progress() as progress:
+            result = optimize(
+                graph,
+                flag_values.fetch,
+                flag_values.devices,
+                flag_values.budget,
+                flag_values.seed,
+                method=flag_values.method,
+                reward=flag_values.reward,
+                method_options=options,
+                max_groups=flag_values.max_groups,
+                evaluations=flag_values.evaluations,
+                clear_devices=flag_values.clear_devices,
+                profile=flag_values.profile,
+                trip_counts=common_flags.trip_counts(flag_values),
+                checkpoint_dir=flag_values.checkpoint_dir,
+                on_progress=progress,
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("nothing was found yet, nothing is written") from None
     if flag_values.output is not None:
         result.save(flag_values.output)
     if flag_values.placement is not None:

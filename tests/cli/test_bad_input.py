@@ -146,3 +146,17 @@ def test_clear_devices_and_good_input_work(tmp_path: Path) -> None:
     assert main(["optimize", *arguments, "--clear_devices"]) == 0
     assert all(node.device for node in read(output).graph_def.node)
     assert main(["evaluate", str(graph), str(output), "--devices", "k80:2", "--clear_devices"]) == 0
+
+
+def test_ctrl_c_before_anything_was_found_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placer.optimizer.prepare", interrupted)
+    output = tmp_path / "placed.pb"
+    assert main(["optimize", "graph.pb", "--devices=k80:2", f"--output={output}"]) == 130
+    error = capfd.readouterr().err
+    assert error == "placer: interrupted: nothing was found yet, nothing is written\n"
+    assert not output.exists()
