@@ -7,13 +7,15 @@ placement is simulated in full, with memory, unless the row says otherwise.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
-import resource
+import gc
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -25,6 +27,11 @@ from placer.graph import read
 from placer.simulator import Simulator
 
 _MIB = 2.0**20
+# Simulators whose memory is measured together hold at least so many ops, so that a page more or
+# less, or a chunk that was free already, does not count.
+_OPS_MEASURED = 1_000_000
+# How much time and memory per op may grow from the first size to be called flat.
+_FLAT = 1.5
 # Placements that are timed together: a few milliseconds.
 _CHUNK = 20
 
@@ -141,7 +148,7 @@ def measure_scale(num_ops: int, repeats: int) -> dict[str, float]:
 
     Returns:
       ops, seconds (a placement), ns_per_op, build_seconds, bytes_per_op and peak_mib: of all that
-      the simulator holds, its input arrays included.
+      a simulator holds while it simulates, its input arrays included.
     """
     from benchmarks.synthetic import COLUMNS, layered_problem
     from placer.devices import parse
@@ -154,21 +161,64 @@ def measure_scale(num_ops: int, repeats: int) -> dict[str, float]:
     gpus = np.array(list(problem.topology.accelerators), np.int32)
     copies = max(1, 200_000 // num_ops)
     placement = np.tile(gpus[ops % COLUMNS * gpus.size // COLUMNS], (copies, 1))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
     simulator = Simulator(inputs)
     build_seconds = time.perf_counter() - start
     run = functools.partial(simulator.evaluate, placement, threads=1)
     seconds = best_seconds([run], repeats, time.thread_time) / copies
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    del simulator, run
+
+    def simulated() -> Simulator:
+        simulator = Simulator(inputs)
+        simulator.evaluate(placement[:1], threads=1)
+        return simulator
+
+    held = peak_growth(simulated, max(1, _OPS_MEASURED // num_ops)) + array_bytes
     return {
         "ops": num_ops,
         "seconds": seconds,
         "ns_per_op": seconds / num_ops * 1e9,
         "build_seconds": build_seconds,
-        "bytes_per_op": (grown + array_bytes) / num_ops,
-        "peak_mib": (grown + array_bytes) / _MIB,
+        "bytes_per_op": held / num_ops,
+        "peak_mib": held / _MIB,
     }
+
+
+def peak_growth(make: Callable[[], object], copies: int) -> float:
+    """Bytes by which this process's peak memory grows for each of several objects held at once.
+
+    Linux only. What was free before is returned to the system first, and the system's record of
+    the peak is reset (proc(5), clear_refs), so that neither hides what is taken.
+    """
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status_bytes("VmRSS")
+    held = [make() for _ in range(copies)]
+    grown = _status_bytes("VmHWM") - before
+    del held
+    return grown / copies
+
+
+def _status_bytes(field: str) -> int:
+    """A size of /proc/self/status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def growth_notes(scale: pd.DataFrame) -> list[str]:
+    """How time and memory per op grow from the first size to the largest, in words."""
+    notes = []
+    for column, what, unit in (("ns_per_op", "Time", "ns"), ("bytes_per_op", "Memory", "bytes")):
+        first, most = float(scale[column].iloc[0]), float(scale[column].max())
+        notes.append(
+            f"{what} an op: {first:.0f} {unit} at {scale.ops.iloc[0]:,.0f} ops, at most "
+            f"{most:.0f} {unit}, {most / first:.2f} times that; "
+            + (f"flat within {_FLAT}." if most <= _FLAT * first else f"not flat within {_FLAT}.")
+        )
+    return notes
 
 
 def _measure_scale_apart(num_ops: int, repeats: int) -> dict[str, float]:
@@ -201,11 +251,9 @@ def run(settings: Settings) -> Outcome:
         frames.append(frame)
     scale = pd.DataFrame([_measure_scale_apart(n, settings.repeats) for n in settings.ops])
     if len(scale):
-        growth = scale.ns_per_op.max() / scale.ns_per_op.iloc[0]
-        notes.append(f"Time an op, largest ÷ first size: {growth:.2f}.")
-    return Outcome(
-        tables={"rates": pd.concat(frames, ignore_index=True), "scale": scale}, notes=notes
-    )
+        notes += growth_notes(scale)
+    tables = {"rates": pd.concat(frames, ignore_index=True)} if frames else {}
+    return Outcome(tables=tables | {"scale": scale}, notes=notes)
 
 
 EXPERIMENT = Experiment(
