@@ -41,20 +41,24 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class LowerBound:
-    """A step time that no placement beats; transfers count as free.
+    """A step time that no placement beats.
 
     Attributes:
-      critical_path_seconds: the longest chain of ops, each on the fastest device it may use.
+      critical_path_seconds: the longest chain of ops, each on the fastest device it may use;
+        transfers count as free.
+      transfer_seconds: the same with transfers between the devices of a chain, and with the work of
+        ops that have to share a device since their transfers would come too late.
       work_seconds: all work split over the devices in the best way, even within an op (a dual
         bound of the fractional assignment problem).
       window_seconds: the most of head + tail + work bound of the ops that cannot start before
-        `head` and leave at least `tail` to do after them.
+        `head` and leave at least `tail` to do after them, with transfers in heads and tails.
       colocation_seconds: the colocation group that takes longest on the device that suits it best.
       memory_problem: why no placement fits into memory, as far as sizes that every placement has
         to hold tell; None if they do not.
     """
 
     critical_path_seconds: float
+    transfer_seconds: float
     work_seconds: float
     window_seconds: float
     colocation_seconds: float
@@ -65,6 +69,7 @@ class LowerBound:
         """The greatest of the bounds."""
         return max(
             self.critical_path_seconds,
+            self.transfer_seconds,
             self.work_seconds,
             self.window_seconds,
             self.colocation_seconds,
@@ -159,8 +164,8 @@ class Simulator:
         """
         mask = None if allowed is None else as_array("allowed", allowed, np.bool_)
         groups = None if colocation is None else as_array("colocation", colocation, np.int32)
-        path, work, window, group, problem = self._native.lower_bound(mask, groups)
-        return LowerBound(path, work, window, group, problem or None)
+        path, transfer, work, window, group, problem = self._native.lower_bound(mask, groups)
+        return LowerBound(path, transfer, work, window, group, problem or None)
 
     def moves_from(
         self, placement: npt.ArrayLike, group_of: npt.ArrayLike | None = None

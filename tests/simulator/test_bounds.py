@@ -49,6 +49,55 @@ def test_no_placement_beats_the_bound() -> None:
     assert reached > 50  # it is not trivially low
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_no_placement_beats_the_transfer_bound(seed: int) -> None:
+    """Larger graphs with dear and free transfers, against every placement on two devices."""
+    rng = np.random.default_rng(1000 + seed)
+    inputs = random_inputs(rng, max_ops=11, max_devices=2)
+    scale = rng.choice([0.0, 0.3, 3.0])
+    inputs = dataclasses.replace(inputs, seconds_per_byte=inputs.seconds_per_byte * scale)
+    simulator = Simulator(inputs)
+    steps = simulator.evaluate(all_placements(inputs)).step_seconds
+    bound = simulator.lower_bound()
+    assert bound.transfer_seconds <= steps.min()
+    assert bound.window_seconds <= steps.min()
+    assert bound.transfer_seconds >= bound.critical_path_seconds
+
+
+def test_ops_whose_transfers_are_dear_share_a_device() -> None:
+    """Four ops of 1 s between a source and a sink: apart they pay transfers, together they queue."""
+
+    def fork(transfer_seconds: float) -> SimulatorInputs:
+        return chain(
+            executed=[True] * 6,
+            op_seconds=[[0.5, 1.0, 1.0, 1.0, 1.0, 0.5]],
+            persistent_bytes=[0] * 6,
+            temporary_bytes=[[0] * 6],
+            out_ptr=[0, 1, 2, 3, 4, 5, 5],
+            tensor_bytes=[1] * 5,
+            tensor_local_bytes=[1] * 5,
+            tensor_alias=[-1] * 5,
+            in_ptr=[0, 0, 1, 2, 3, 4, 8],
+            in_tensor=[0, 0, 0, 0, 1, 2, 3, 4],
+            latency=np.full((2, 2), transfer_seconds),
+            seconds_per_byte=np.zeros((2, 2)),
+        )
+
+    for transfer_seconds in (0.25, 1.0, 2.0):
+        inputs = fork(transfer_seconds)
+        simulator = Simulator(inputs)
+        best = simulator.evaluate(all_placements(inputs)).step_seconds.min()
+        bound = simulator.lower_bound()
+        assert bound.critical_path_seconds == pytest.approx(2.0)
+        # Either all four queue, or one is elsewhere, or source and sink are apart.
+        expected = min(0.5 + 4.0, 0.5 + 1.0 + transfer_seconds) + 0.5
+        assert bound.transfer_seconds == pytest.approx(expected, rel=1e-8)
+        assert bound.step_seconds <= best
+    # Ops that share a device queue, however cheap the transfers.
+    together = Simulator(fork(0.0)).lower_bound(colocation=[-1, 7, 7, 7, 7, 7])
+    assert together.transfer_seconds == pytest.approx(5.0, rel=1e-8)
+
+
 def test_bounds_by_hand() -> None:
     bound = Simulator(chain()).lower_bound()
     assert bound.critical_path_seconds == pytest.approx(3, rel=1e-8)

@@ -156,8 +156,8 @@ class Simulator {
       const py::gil_scoped_release release;
       bound = ComputeLowerBound(*model_, mask_data, group_data);
     }
-    return py::make_tuple(bound.critical_path_seconds, bound.work_seconds, bound.window_seconds,
-                          bound.colocation_seconds, bound.memory_problem);
+    return py::make_tuple(bound.critical_path_seconds, bound.transfer_seconds, bound.work_seconds,
+                          bound.window_seconds, bound.colocation_seconds, bound.memory_problem);
   }
 
   // Evaluates candidates that differ from one placement in a few slots.

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "transfer_bound.h"
+
 namespace placer {
 namespace {
 
@@ -239,6 +241,20 @@ LowerBound ComputeLowerBound(const Model& model, const bool* allowed, const int3
   }
   WorkBound op_work(std::move(op_seconds), concurrency);
   op_work.Solve();
+  std::vector<char> op_usable(static_cast<size_t>(model.num_ops) * devices);
+  std::vector<int32_t> op_group(model.num_ops, -1);
+  for (size_t u = 0; u < units.size(); ++u) {
+    for (int32_t op : units[u].ops) {
+      std::copy_n(&usable[u * devices], devices, &op_usable[static_cast<size_t>(op) * devices]);
+      op_group[op] = static_cast<int32_t>(u);
+    }
+  }
+  const TransferBound transfers = ComputeTransferBound(model, op_usable, op_group);
+  bound.transfer_seconds = transfers.seconds * kShrink;
+  for (int32_t id = 0; id < model.num_ops; ++id) {
+    heads[id] = std::max(heads[id], transfers.heads[id]);
+    tails[id] = std::max(tails[id], transfers.tails[id]);
+  }
   bound.window_seconds = WindowBound(heads, tails, op_work.Contributions());
   bound.critical_path_seconds *= kShrink;
   bound.work_seconds *= kShrink;

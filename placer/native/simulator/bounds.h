@@ -11,6 +11,7 @@ namespace placer {
 
 struct LowerBound {
   double critical_path_seconds = 0;  // longest chain, each op at its best allowed device
+  double transfer_seconds = 0;       // chains with transfers, and what must share a device
   double work_seconds = 0;           // all work, split over the devices in the best way
   double window_seconds = 0;         // work of ops that cannot run early or late
   double colocation_seconds = 0;     // the colocation group that takes longest where it is fastest
