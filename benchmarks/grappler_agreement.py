@@ -22,6 +22,7 @@ With the first two done Grappler's way, the peaks can be compared (`compare_memo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ from placer.simulator.simulator import Simulator
 
 # IsPersistent in tensorflow/core/grappler/op_types.cc, as far as training graphs have them.
 _PERSISTENT = ("Const", "VarHandleOp", "VariableV2", "Variable", "ReadVariableOp")
+# Multiples of the peak near which out-of-memory verdicts are compared.
+LIMITS = (0.9, 0.95, 0.98, 1.02, 1.05, 1.1)
 PAPER_MODELS = ("inception_v3", "rnnlm", "nmt")
 
 
@@ -144,6 +147,11 @@ class GrapplerSimulator:
         seconds, _ = self._measure(placement, [None] * self._topology.num_devices)
         return seconds
 
+    def fits(self, placement: np.ndarray, limit_bytes: int) -> bool:
+        """Its verdict on a placement int32[N] where every device has `limit_bytes`."""
+        seconds, _ = self._measure(placement, [limit_bytes] * self._topology.num_devices)
+        return np.isfinite(seconds)
+
     def peak_bytes(self, placement: np.ndarray) -> np.ndarray:
         """int64[D]: the memory that each device needs for a placement int32[N].
 
@@ -180,6 +188,17 @@ class GrapplerSimulator:
         return float(seconds), 0
 
 
+@functools.lru_cache(maxsize=1)
+def _same_problem(model: str, size: str, devices: str) -> tuple[GraphSource, PlacementProblem]:
+    """A model as both simulators are given it: sorted, with Grappler's costs and free transfers."""
+    source = sorted_source(read(build(model, size)))
+    graph = build_op_graph(source)
+    topology = as_grappler_sees(parse(devices))
+    costs = grappler_costs(source, graph, topology)
+    allowed = np.ones((graph.num_ops, topology.num_devices), bool)
+    return source, PlacementProblem(graph, topology, costs, allowed)
+
+
 def compare(
     model: str,
     size: str = "paper",
@@ -199,12 +218,9 @@ def compare(
       A frame with a row for each placement (devices used, both step times, error, our peak
       bytes), and its summary.
     """
-    source = sorted_source(read(build(model, size)))
-    graph = build_op_graph(source)
-    topology = as_grappler_sees(parse(devices))
-    costs = grappler_costs(source, graph, topology)
-    allowed = np.ones((graph.num_ops, topology.num_devices), bool)
-    simulator = Simulator(simulator_inputs(PlacementProblem(graph, topology, costs, allowed)))
+    source, problem = _same_problem(model, size, devices)
+    graph, topology = problem.graph, problem.topology
+    simulator = Simulator(simulator_inputs(problem))
     rows = random_placements(graph, topology, placements, seed)
     started = time.perf_counter()
     evaluation = simulator.evaluate(rows, threads=1)
@@ -237,17 +253,24 @@ def compare(
     )
 
 
-def with_grapplers_accounting(inputs: SimulatorInputs, graph: OpGraph) -> SimulatorInputs:
-    """The same problem with memory counted as Grappler counts it; see the module's docstring."""
+def with_grapplers_accounting(
+    inputs: SimulatorInputs, graph: OpGraph, persistent: bool = False
+) -> SimulatorInputs:
+    """The same problem with memory counted as Grappler counts it; see the module's docstring.
+
+    Args:
+      persistent: count variables and constants all the same.
+    """
     kind = np.array(graph.op_types)[graph.op_type]
-    persistent = np.isin(kind, _PERSISTENT)
+    holds_state = np.isin(kind, _PERSISTENT)
     own = np.where(graph.tensor_dtype == types_pb2.DT_RESOURCE, 0, graph.tensor_bytes)
     read = np.zeros(graph.tensor_bytes.size, bool)
     read[graph.in_tensor[graph.executed[graph.edge_dst]]] = True
+    local = np.where(holds_state[graph.tensor_op] | ~read, 0, own).astype(np.int64)
     return dataclasses.replace(
         inputs,
-        persistent_bytes=np.zeros_like(inputs.persistent_bytes),
-        tensor_local_bytes=np.where(persistent[graph.tensor_op] | ~read, 0, own).astype(np.int64),
+        persistent_bytes=inputs.persistent_bytes * persistent,
+        tensor_local_bytes=local,
         tensor_alias=np.full_like(graph.tensor_alias, -1),
     )
 
@@ -258,7 +281,7 @@ def compare_memory(
     placements: int = 5,
     devices: str = "k80:4",
     seed: int = 2,
-    limits: Sequence[float] = (0.9, 0.95, 1.05, 1.1),
+    limits: Sequence[float] = LIMITS,
 ) -> pd.DataFrame:
     """Compares peak memory and out-of-memory verdicts near the limit.
 
@@ -267,38 +290,35 @@ def compare_memory(
         Grappler's peak of the fullest device.
 
     Returns:
-      A row for each placement: peak bytes of the fullest device as Grappler has it, as ours with
-      Grappler's accounting, and as ours; the share of `limits` at which the verdict with
-      Grappler's accounting and our own agree with Grappler's.
+      A row for each placement and limit: model, placement (its number), limit; peak bytes of the
+      fullest device as Grappler has it (grappler_peak_bytes), as ours with Grappler's accounting
+      (accounted_peak_bytes), with variables and constants added (with_variables_peak_bytes), and
+      as ours (our_peak_bytes); the verdicts grappler_fits, accounted_fits and our_fits. Grappler's
+      verdict is asked for at every limit.
     """
-    source = sorted_source(read(build(model, size)))
-    graph = build_op_graph(source)
-    topology = as_grappler_sees(parse(devices))
-    costs = grappler_costs(source, graph, topology)
-    allowed = np.ones((graph.num_ops, topology.num_devices), bool)
-    inputs = simulator_inputs(PlacementProblem(graph, topology, costs, allowed))
+    source, problem = _same_problem(model, size, devices)
+    graph, topology = problem.graph, problem.topology
+    inputs = simulator_inputs(problem)
     rows = random_placements(graph, topology, placements, seed)
     reference = GrapplerSimulator(source, topology)
-    theirs = np.array([reference.peak_bytes(row).max() for row in rows])
-    accounted_inputs = with_grapplers_accounting(inputs, graph)
-    accounted = Simulator(accounted_inputs).evaluate(rows).peak_bytes.max(axis=1)
-    ours = Simulator(inputs).evaluate(rows).peak_bytes.max(axis=1)
-    limit = np.asarray(limits)[:, None] * theirs
-    return pd.DataFrame(
-        {
-            "model": model,
-            "grappler_peak_bytes": theirs,
-            "accounted_peak_bytes": accounted,
-            "our_peak_bytes": ours,
-            "accounted_agreement": ((accounted > limit) == (theirs > limit)).mean(axis=0),
-            "our_agreement": ((ours > limit) == (theirs > limit)).mean(axis=0),
-        }
-    )
-
-
-def compare_all(
-    models: Sequence[str] = PAPER_MODELS, size: str = "paper", placements: int = 50
-) -> tuple[pd.DataFrame, list[Agreement]]:
-    """`compare` for several models; the rows of all and a summary of each."""
-    results = [compare(m, size, placements) for m in models]
-    return pd.concat([f for f, _ in results], ignore_index=True), [s for _, s in results]
+    peaks = {
+        name: Simulator(counted).evaluate(rows).peak_bytes.max(axis=1)
+        for name, counted in {
+            "accounted": with_grapplers_accounting(inputs, graph),
+            "with_variables": with_grapplers_accounting(inputs, graph, persistent=True),
+            "our": inputs,
+        }.items()
+    }
+    lines = []
+    for number, row in enumerate(rows):
+        theirs = int(reference.peak_bytes(row).max())
+        for limit in limits:
+            capacity = int(limit * theirs)
+            line = {"model": model, "placement": number, "limit": limit}
+            line["grappler_peak_bytes"] = theirs
+            line |= {f"{name}_peak_bytes": int(peak[number]) for name, peak in peaks.items()}
+            line["grappler_fits"] = reference.fits(row, capacity)
+            line["accounted_fits"] = bool(peaks["accounted"][number] <= capacity)
+            line["our_fits"] = bool(peaks["our"][number] <= capacity)
+            lines.append(line)
+    return pd.DataFrame(lines)
