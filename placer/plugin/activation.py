@@ -27,11 +27,11 @@ class Activation:
 
     Attributes:
       ids: the plugin's numbers of the placements, as in `report()`.
-      heuristic: whether it switched the heuristic on.
+      heuristic: its number of the heuristic, None if that was not switched on.
     """
 
     ids: tuple[int, ...]
-    heuristic: bool = False
+    heuristic: int | None = None
 
 
 def activate(
@@ -56,7 +56,8 @@ def activate(
         runtime graph is recognised by its edges too; without, by names and op types.
       mode: "stored" applies `placement`; "heuristic" also places graphs that no placement
         matches, by a quick estimate on the devices of their session.
-      time_limit: seconds that the heuristic may take for one graph.
+      time_limit: seconds that the heuristic may take for one graph; while several activations
+        have it on, the latest one's.
 
     Raises:
       PlacerError: a damaged file, a folder without placements, a bad device name or argument; then
@@ -87,9 +88,10 @@ def activate(
         for number in ids:
             plugin.placer_plugin_deactivate(number)
         raise
+    heuristic = None
     if mode == "heuristic":
-        plugin.placer_plugin_set_heuristic(True, time_limit)
-    return Activation(tuple(ids), mode == "heuristic")
+        heuristic = plugin.placer_plugin_activate_heuristic(time_limit)
+    return Activation(tuple(ids), heuristic)
 
 
 def deactivate(activation: Activation) -> None:
@@ -100,8 +102,8 @@ def deactivate(activation: Activation) -> None:
     plugin = library.get()
     for number in activation.ids:
         plugin.placer_plugin_deactivate(number)
-    if activation.heuristic:
-        plugin.placer_plugin_set_heuristic(False, 0.0)
+    if activation.heuristic is not None:
+        plugin.placer_plugin_deactivate(activation.heuristic)
 
 
 @contextlib.contextmanager

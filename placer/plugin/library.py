@@ -11,7 +11,7 @@ from placer.errors import PlacerError
 
 FILE_NAME = "libplacer_plugin.so"
 # placer_plugin_version() in placer/native/plugin/plugin.cc.
-VERSION = 1
+VERSION = 2
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
@@ -72,8 +72,8 @@ def open_library(path: Path) -> ctypes.CDLL:
     ]
     library.placer_plugin_deactivate.restype = ctypes.c_int32
     library.placer_plugin_deactivate.argtypes = [ctypes.c_int64]
-    library.placer_plugin_set_heuristic.restype = None
-    library.placer_plugin_set_heuristic.argtypes = [ctypes.c_int32, ctypes.c_double]
+    library.placer_plugin_activate_heuristic.restype = ctypes.c_int64
+    library.placer_plugin_activate_heuristic.argtypes = [ctypes.c_double]
     library.placer_plugin_report.restype = c_size
     library.placer_plugin_report.argtypes = [ctypes.c_char_p, c_size]
     library.placer_plugin_reset_report.restype = None

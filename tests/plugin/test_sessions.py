@@ -271,3 +271,14 @@ def test_deactivation_twice_is_harmless() -> None:
     placer.plugin.deactivate(activation)
     placer.plugin.deactivate(activation)
     assert placer.plugin.report().active == 0
+
+
+def test_the_heuristic_is_on_until_its_last_activation_ends() -> None:
+    with placer.plugin.applied(mode="heuristic", time_limit=0.1):
+        with placer.plugin.applied(mode="heuristic"):
+            pass
+        run(SAMPLES["lstm_step"]())
+    assert {g.outcome for g in placer.plugin.report().latest} == {"heuristic"}
+    placer.plugin.reset_report()
+    run(SAMPLES["lstm_step"]())
+    assert placer.plugin.report().graphs == 0

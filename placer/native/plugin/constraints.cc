@@ -50,13 +50,14 @@ bool IsRandomOp(std::string_view op) {
 }
 
 bool IsLoopEntry(std::string_view op) { return op == "Enter" || op == "RefEnter"; }
-// Runs where its first input is produced, whatever it asks for: see OptimizeControlFlowColocation in
-// tensorflow/core/graph/graph_partition.cc.
-bool FollowsInput(std::string_view op) {
-  return op == "Switch" || op == "RefSwitch" || op == "Exit" || op == "RefExit";
-}
 bool IsLoopExit(std::string_view op) { return op == "Exit" || op == "RefExit"; }
 bool IsBackEdge(std::string_view op) { return op == "NextIteration" || op == "RefNextIteration"; }
+
+// Runs where its first input is produced, whatever it asks for: OptimizeControlFlowColocation in
+// tensorflow/core/graph/graph_partition.cc.
+bool FollowsInput(std::string_view op) {
+  return op == "Switch" || op == "RefSwitch" || IsLoopExit(op);
+}
 
 class UnionFind {
  public:

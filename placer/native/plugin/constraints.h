@@ -34,14 +34,14 @@ const char* ReasonName(Reason reason);
 struct Units {
   std::vector<int32_t> unit_of_node;  // Numbered from 0.
   std::vector<Reason> pinned;         // Per unit: kNone if it may move.
-  int32_t count = 0;
+  int32_t count = 0;                  // Of units.
   std::vector<int32_t> order;         // Nodes, producers first; back edges of loops ignored.
 };
 
-// Joins nodes along resource, reference and variant edges, in `_class` colocation groups, and in
-// v1 loops (from Enter to Exit, nested loops included), and what runs where its input is. Pins what must not move: whatever holds a
-// resource (a variable that one run of a session puts elsewhere than another is lost), arguments,
-// calls, ops with hidden state.
+// Joins nodes along resource, reference and variant edges, in `_class` colocation groups, in v1
+// loops (from Enter to Exit, nested loops included), and to the input that they run beside. Pins
+// what must not move: whatever holds a resource (a variable that one run of a session puts
+// elsewhere than another is lost), arguments, calls, ops with hidden state.
 Units FindUnits(const GraphView& graph, const OpRegistry& ops);
 
 // Whether ops of this type run a function of the library.

@@ -38,7 +38,7 @@ struct Edge {
 };
 
 // DataType values of tensorflow/core/framework/types.proto that matter here.
-enum : int32_t { kString = 7, kResource = 20, kVariant = 21, kRefOffset = 100 };
+enum : int32_t { kResource = 20, kVariant = 21, kRefOffset = 100 };
 
 class GraphView {
  public:
@@ -47,7 +47,6 @@ class GraphView {
   bool Parse(std::string_view graph, std::string* error);
 
   int32_t size() const { return static_cast<int32_t>(nodes.size()); }
-  std::string_view bytes() const { return bytes_; }
 
   // Index of the node called `name`, or -1.
   int32_t Find(std::string_view name) const;

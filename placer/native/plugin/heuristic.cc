@@ -113,6 +113,7 @@ HeuristicResult PlaceHeuristically(const GraphView& graph, const Units& units,
   const auto late = [&] { return Clock::now() > deadline; };
 
   result.seconds_before = Simulate(model, order, unit_device);
+  result.seconds_after = result.seconds_before;
   std::vector<int32_t> best = unit_device;
   double best_seconds = result.seconds_before;
   const auto consider = [&](const std::vector<int32_t>& candidate) {
@@ -140,10 +141,7 @@ HeuristicResult PlaceHeuristically(const GraphView& graph, const Units& units,
   for (int32_t u = 0; u < units.count; ++u) {
     if (split[u] < 0) split[u] = unit_device[u];
   }
-  if (late()) {
-    result.out_of_time = true;
-    return result;
-  }
+  if (late()) return result;
   consider(split);
 
   // Earliest finish time. A unit goes where its first node would finish first.
@@ -154,10 +152,11 @@ HeuristicResult PlaceHeuristically(const GraphView& graph, const Units& units,
   std::vector<double> finish(graph.nodes.size(), 0);
   std::vector<double> free_at(num_devices, 0);
   std::vector<int32_t> device_of_node(graph.nodes.size(), 0);
-  int steps = 0;
+  int64_t scheduled = 0;
+  bool complete = true;
   for (const int32_t i : order) {
-    if ((++steps & 255) == 0 && late()) {
-      result.out_of_time = true;
+    if ((++scheduled & 255) == 0 && late()) {
+      complete = false;
       break;
     }
     const int32_t unit = units.unit_of_node[i];
@@ -182,7 +181,7 @@ HeuristicResult PlaceHeuristically(const GraphView& graph, const Units& units,
     finish[i] = best_finish;
     free_at[best_device] = best_finish;
   }
-  if (!result.out_of_time) {
+  if (complete) {
     for (int32_t u = 0; u < units.count; ++u) {
       if (chosen[u] < 0) chosen[u] = unit_device[u];
     }

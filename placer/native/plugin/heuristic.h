@@ -16,7 +16,6 @@ struct HeuristicResult {
   std::vector<int32_t> device_of_unit;  // Empty: leave the graph as it is.
   double seconds_before = 0;            // Step time by the crude model.
   double seconds_after = 0;
-  bool out_of_time = false;
 };
 
 // Proposes a device of `devices` for each unit and returns the best of: everything where it is, a

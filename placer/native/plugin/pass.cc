@@ -263,8 +263,8 @@ void ApplyHeuristic(Job* job, const HeuristicOptions& options, Clock::time_point
 
 bool Run(std::string_view graph_bytes, const PlacementList& active,
          const HeuristicOptions& heuristic, const std::vector<std::string>& session_devices,
-         const Knowledge& knowledge, std::string* out, GraphRecord* record,
-         Clock::time_point start) {
+         const Knowledge& knowledge, std::string* out, GraphRecord* record) {
+  const Clock::time_point start = Clock::now();
   GraphView graph;
   std::string error;
   if (!graph.Parse(graph_bytes, &error)) {
@@ -319,16 +319,13 @@ bool Run(std::string_view graph_bytes, const PlacementList& active,
 bool RunPass(std::string_view graph_bytes, const PlacementList& active,
              const HeuristicOptions& heuristic, const std::vector<std::string>& session_devices,
              const Knowledge& knowledge, std::string* out, GraphRecord* record) {
-  const Clock::time_point start = Clock::now();
-  bool changed = false;
   try {
-    changed = Run(graph_bytes, active, heuristic, session_devices, knowledge, out, record, start);
+    return Run(graph_bytes, active, heuristic, session_devices, knowledge, out, record);
   } catch (const std::exception& error) {
     record->outcome = std::string("error: ") + error.what();
     record->moved = 0;
+    return false;
   }
-  record->seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  return changed;
 }
 
 }  // namespace placer::plugin

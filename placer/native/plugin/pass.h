@@ -35,7 +35,7 @@ struct GraphRecord {
   double share = 0;
   int64_t moved = 0;
   int64_t in_place = 0;  // Already where they belong.
-  double seconds = 0;
+  double seconds = 0;    // Of the whole call, as its caller measures it.
   std::array<int64_t, static_cast<size_t>(Reason::kCount)> left{};
   std::vector<std::pair<std::string, Reason>> left_nodes;
   std::string outcome;  // "matched", "heuristic", "no match", "ambiguous", "error: ..."

@@ -1,6 +1,7 @@
 #include "placer/native/plugin/plugin.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "placer/native/plugin/pass.h"
@@ -16,6 +18,8 @@
 
 namespace placer::plugin {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 std::atomic<bool> registered{false};
 
@@ -27,9 +31,9 @@ void LogOnce(const std::string& message) {
 
 Knowledge TensorFlowKnowledge() { return {&TensorFlowOps(), &TensorFlowKernels}; }
 
-// Runs the pass with what is active, files the record and says once what went wrong.
-bool RunAndRecord(std::string_view graph, const std::vector<std::string>& devices,
-                  std::string* out, GraphRecord* record) {
+// Runs the pass with what is active and says once what went wrong.
+bool RunActive(std::string_view graph, const std::vector<std::string>& devices, std::string* out,
+               GraphRecord* record) {
   State& state = State::Get();
   const std::shared_ptr<const PlacementList> active = state.Active();
   const Knowledge knowledge = TensorFlowKnowledge();
@@ -48,8 +52,12 @@ bool RunAndRecord(std::string_view graph, const std::vector<std::string>& device
         "a placement names devices that the session does not have; the nodes meant for them stay "
         "where TensorFlow placed them");
   }
-  state.Record(*record);
   return changed;
+}
+
+void Record(GraphRecord record, Clock::time_point start) {
+  record.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  State::Get().Record(std::move(record));
 }
 
 bool CopyToBuffer(std::string_view bytes, TF_Buffer* buffer) {
@@ -65,16 +73,18 @@ bool CopyToBuffer(std::string_view bytes, TF_Buffer* buffer) {
 void Optimize(void*, const TF_Buffer* graph, const TF_GrapplerItem* item, TF_Buffer* optimized,
               TF_Status* status) {
   const std::string_view bytes(static_cast<const char*>(graph->data), graph->length);
-  std::string out;
-  bool changed = false;
   try {
     if (State::Get().idle()) {
       State::Get().CountIdle();
     } else {
+      const Clock::time_point start = Clock::now();
+      std::string out;
       GraphRecord record;
-      changed = RunAndRecord(bytes, SessionDevices(item), &out, &record);
+      const bool changed = RunActive(bytes, SessionDevices(item), &out, &record) &&
+                           CopyToBuffer(out, optimized);
+      Record(std::move(record), start);
+      if (changed) return;
     }
-    if (changed && CopyToBuffer(out, optimized)) return;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "placer plugin: left a graph as it was: %s\n", error.what());
   }
@@ -113,7 +123,7 @@ extern "C" __attribute__((visibility("default"))) void TF_InitGraph(
   params->optimizer->optimize_func = placer::plugin::Optimize;
 }
 
-int32_t placer_plugin_version() { return 1; }
+int32_t placer_plugin_version() { return 2; }
 
 int32_t placer_plugin_registered() { return placer::plugin::registered.load() ? 1 : 0; }
 
@@ -141,8 +151,12 @@ int32_t placer_plugin_deactivate(int64_t id) {
   }
 }
 
-void placer_plugin_set_heuristic(int32_t enabled, double limit_seconds) {
-  State::Get().SetHeuristic({enabled != 0, limit_seconds});
+int64_t placer_plugin_activate_heuristic(double limit_seconds) {
+  try {
+    return State::Get().ActivateHeuristic(limit_seconds);
+  } catch (const std::exception&) {
+    return 0;
+  }
 }
 
 size_t placer_plugin_report(char* out, size_t capacity) {
@@ -164,16 +178,20 @@ int64_t placer_plugin_rewrite(const char* graph, size_t size, const char* device
   *out = nullptr;
   *out_size = 0;
   try {
+    const auto start = std::chrono::steady_clock::now();
     std::string rewritten;
     placer::plugin::GraphRecord record;
-    const bool changed = placer::plugin::RunAndRecord(
+    const bool changed = placer::plugin::RunActive(
         std::string_view(graph, size), placer::plugin::Lines(devices), &rewritten, &record);
-    if (!changed) return record.outcome.compare(0, 6, "error:") == 0 ? -1 : 0;
+    const bool failed = record.outcome.compare(0, 6, "error:") == 0;
+    const int64_t moved = record.moved;
+    placer::plugin::Record(std::move(record), start);
+    if (!changed) return failed ? -1 : 0;
     *out = static_cast<char*>(std::malloc(rewritten.size()));
     if (*out == nullptr) return -1;
     std::memcpy(*out, rewritten.data(), rewritten.size());
     *out_size = rewritten.size();
-    return record.moved;
+    return moved;
   } catch (const std::exception&) {
     return -1;
   }

@@ -17,10 +17,10 @@ PLACER_EXPORT int32_t placer_plugin_registered();
 // reason in `error`.
 PLACER_EXPORT int64_t placer_plugin_activate(const char* placement, size_t size,
                                              char* error, size_t error_size);
-// 1 if there was such a placement.
+// Switches the heuristic on, with a time limit for each graph, and returns its id; 0 if it cannot.
+PLACER_EXPORT int64_t placer_plugin_activate_heuristic(double limit_seconds);
+// 1 if something of that id was active.
 PLACER_EXPORT int32_t placer_plugin_deactivate(int64_t id);
-
-PLACER_EXPORT void placer_plugin_set_heuristic(int32_t enabled, double limit_seconds);
 
 // Copies the report, JSON, NUL-terminated, if `capacity` allows. Returns the bytes needed.
 PLACER_EXPORT size_t placer_plugin_report(char* out, size_t capacity);

@@ -10,7 +10,6 @@ namespace {
 // Field numbers of op_def.proto and kernel_def.proto.
 constexpr uint32_t kOpListOp = 1;
 constexpr uint32_t kOpName = 1;
-constexpr uint32_t kOpInputArg = 2;
 constexpr uint32_t kOpOutputArg = 3;
 constexpr uint32_t kOpAttr = 4;
 constexpr uint32_t kOpIsStateful = 17;
@@ -48,10 +47,6 @@ bool ParseOp(std::string_view bytes, std::string* name, OpDef* op) {
   while (reader.Next(&field)) {
     if (field.IsBytes(kOpName)) {
       *name = field.bytes;
-    } else if (field.IsBytes(kOpInputArg)) {
-      ArgDef arg;
-      if (!ParseArg(field.bytes, &arg)) return false;
-      op->takes_ref |= arg.is_ref;
     } else if (field.IsBytes(kOpOutputArg)) {
       op->outputs.emplace_back();
       if (!ParseArg(field.bytes, &op->outputs.back())) return false;

@@ -23,7 +23,6 @@ struct ArgDef {
 struct OpDef {
   std::vector<ArgDef> outputs;
   bool is_stateful = false;
-  bool takes_ref = false;
   // Attributes of kind type or list(type) with a default.
   std::unordered_map<std::string, std::vector<int32_t>> default_types;
 };

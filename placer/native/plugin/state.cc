@@ -86,7 +86,7 @@ State::State() {
 }
 
 void State::UpdateBusy() {
-  busy_.store(!active_->empty() || heuristic_.enabled, std::memory_order_release);
+  busy_.store(!active_->empty() || !heuristics_.empty(), std::memory_order_release);
 }
 
 int64_t State::Activate(std::shared_ptr<StoredPlacement> placement) {
@@ -100,22 +100,30 @@ int64_t State::Activate(std::shared_ptr<StoredPlacement> placement) {
   return id;
 }
 
-bool State::Deactivate(int64_t id) {
+int64_t State::ActivateHeuristic(double limit_seconds) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  auto next = std::make_shared<PlacementList>(*active_);
-  const auto end = std::remove_if(next->begin(), next->end(),
-                                  [id](const auto& placement) { return placement->id == id; });
-  if (end == next->end()) return false;
-  next->erase(end, next->end());
-  active_ = std::move(next);
+  heuristics_.emplace_back(next_id_, limit_seconds);
   UpdateBusy();
-  return true;
+  return next_id_++;
 }
 
-void State::SetHeuristic(HeuristicOptions options) {
+bool State::Deactivate(int64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  heuristic_ = options;
+  const auto heuristic = std::find_if(heuristics_.begin(), heuristics_.end(),
+                                      [id](const auto& entry) { return entry.first == id; });
+  const auto placement = std::find_if(active_->begin(), active_->end(),
+                                      [id](const auto& entry) { return entry->id == id; });
+  if (heuristic != heuristics_.end()) {
+    heuristics_.erase(heuristic);
+  } else if (placement != active_->end()) {
+    auto next = std::make_shared<PlacementList>(*active_);
+    next->erase(next->begin() + (placement - active_->begin()));
+    active_ = std::move(next);
+  } else {
+    return false;
+  }
   UpdateBusy();
+  return true;
 }
 
 std::shared_ptr<const PlacementList> State::Active() const {
@@ -125,7 +133,8 @@ std::shared_ptr<const PlacementList> State::Active() const {
 
 HeuristicOptions State::heuristic() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return heuristic_;
+  if (heuristics_.empty()) return {};
+  return {true, heuristics_.back().second};
 }
 
 void State::Record(GraphRecord record) {

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "placer/native/plugin/pass.h"
 #include "placer/native/plugin/placements.h"
@@ -22,9 +24,11 @@ class State {
 
   // Adds a placement and returns its id.
   int64_t Activate(std::shared_ptr<StoredPlacement> placement);
-  // False if there is no placement of that id.
+  // Switches the heuristic on until the id that it returns is deactivated; of several, the limit
+  // of the last counts.
+  int64_t ActivateHeuristic(double limit_seconds);
+  // False if nothing of that id is active.
   bool Deactivate(int64_t id);
-  void SetHeuristic(HeuristicOptions options);
 
   // Whether the pass has anything to do. One atomic load.
   bool idle() const { return !busy_.load(std::memory_order_acquire); }
@@ -49,7 +53,7 @@ class State {
 
   mutable std::mutex mutex_;
   std::shared_ptr<const PlacementList> active_ = std::make_shared<PlacementList>();
-  HeuristicOptions heuristic_;
+  std::vector<std::pair<int64_t, double>> heuristics_;  // Id and limit; the last counts.
   int64_t next_id_ = 1;
   std::atomic<bool> busy_{false};
   std::atomic<int64_t> idle_graphs_{0};
