@@ -30,6 +30,7 @@ EXPERIMENTS = {
     "scale": "time and memory of each stage, 10^3 to 10^6 ops, 2 to 64 devices",
     "faults": "a measuring run on two workers that are killed, stopped, starved or slowed",
     "overhead": "what measuring costs besides the steps",
+    "plugin": "the Grappler plugin: steps against an annotated GraphDef, and its part of set-up",
     "agreement": "the simulator against Grappler's own, with free transfers",
 }
 OUTPUT = "benchmark-results"

@@ -23,7 +23,7 @@ def check(name: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("model", ["conv", "lstm"])
+@pytest.mark.parametrize("model", ["conv", "lstm", "inception"])
 def test_training_step_runs_where_the_placement_says(model: str) -> None:
     seen = check(model)
     assert seen["losses"] == seen["base"]
