@@ -35,7 +35,12 @@ def test_training_step_runs_where_the_placement_says(model: str, ops: int) -> No
     assert all(device == wanted for _, device, wanted in seen["variables"])
 
 
-def test_a_function_that_a_worker_runs_as_a_whole_is_not_seen_by_the_client() -> None:
+def test_a_function_called_on_a_worker_is_placed_by_the_plugin_of_that_worker() -> None:
     seen = check("remote_call")
-    assert seen["graphs"] == 0
-    assert seen["loss"] == seen["base"]
+    assert seen["client_graphs"] == 0
+    assert seen["losses"][0] == seen["losses"][1]
+    active, idle = seen["workers"]
+    assert active["matched"] > 0
+    assert active["moved"] > 30
+    assert idle["matched"] == 0
+    assert idle["idle"] > 0
