@@ -101,7 +101,7 @@ def memory_notes(memory: pd.DataFrame) -> list[str]:
             text += (
                 f". {len(refused)} that Grappler lets pass are refused (memory "
                 f"{_multiples(refused)} times its peak): counting variables and constants, which "
-                f"it leaves out though they are there all the time, adds up to "
+                f"it leaves out though they are there all the time, adds at most "
                 f"{state.max() / _MIB:,.1f} MiB to the fullest device"
             )
         passed = part[~part.grappler_fits & part.our_fits]

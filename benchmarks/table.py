@@ -8,69 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from typing import Any
 
 import pandas as pd
 
-from benchmarks.cases import Case, Found, load_case, search_case
+from benchmarks import paper
+from benchmarks.cases import Case, Found, load_case, nothing_found, search_case
 from benchmarks.contest import PAPER_POLICY
 from benchmarks.experiment import Experiment, Outcome, setting
+from benchmarks.paper_differences import TITLES, common_base, explain_differences
+from benchmarks.placement_facts import link_factor, placement_facts
 from placer.errors import PlacerError
 from placer.search import Budget
 
-_OOM = math.inf
-# Step times in seconds that the paper reports, by model, GPUs and method.
-PAPER: dict[tuple[str, int, str], float] = {
-    ("rnnlm", 1, "single_cpu"): 6.89,
-    ("rnnlm", 1, "single_gpu"): 1.57,
-    ("rnnlm", 2, "scotch"): 13.43,
-    ("rnnlm", 2, "mincut"): 11.94,
-    ("rnnlm", 2, "expert"): 3.81,
-    ("rnnlm", 2, PAPER_POLICY): 1.57,
-    ("rnnlm", 4, "scotch"): 11.52,
-    ("rnnlm", 4, "mincut"): 10.44,
-    ("rnnlm", 4, "expert"): 4.46,
-    ("rnnlm", 4, PAPER_POLICY): 1.57,
-    ("nmt", 1, "single_cpu"): 10.72,
-    ("nmt", 1, "single_gpu"): _OOM,
-    ("nmt", 2, "scotch"): 14.19,
-    ("nmt", 2, "mincut"): 11.54,
-    ("nmt", 2, "expert"): 4.99,
-    ("nmt", 2, PAPER_POLICY): 4.04,
-    ("nmt", 4, "scotch"): 11.23,
-    ("nmt", 4, "mincut"): 11.78,
-    ("nmt", 4, "expert"): 4.73,
-    ("nmt", 4, PAPER_POLICY): 3.92,
-    ("inception_v3", 1, "single_cpu"): 26.21,
-    ("inception_v3", 1, "single_gpu"): 4.60,
-    ("inception_v3", 2, "scotch"): 25.24,
-    ("inception_v3", 2, "mincut"): 22.88,
-    ("inception_v3", 2, "expert"): 11.22,
-    ("inception_v3", 2, PAPER_POLICY): 4.60,
-    ("inception_v3", 4, "scotch"): 23.41,
-    ("inception_v3", 4, "mincut"): 24.52,
-    ("inception_v3", 4, "expert"): 10.65,
-    ("inception_v3", 4, PAPER_POLICY): 3.85,
-}
-_MODELS = ("rnnlm", "nmt", "inception_v3")
 _METHODS = ("scotch", "mincut", "expert", PAPER_POLICY, "auto")
-_TITLES = {
-    "single_cpu": "1 CPU",
-    "single_gpu": "1 GPU",
-    "scotch": "Scotch",
-    "mincut": "MinCut",
-    "expert": "Expert",
-    PAPER_POLICY: "paper's policy",
-    "auto": "auto",
-    "bound": "lower bound",
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Settings of the experiment."""
 
-    only: tuple[str, ...] = setting(_MODELS, "models: rnnlm, nmt, inception_v3")
+    only: tuple[str, ...] = setting(paper.MODELS, "models: rnnlm, nmt, inception_v3")
     gpus: tuple[int, ...] = setting((2, 4), "numbers of K80 GPUs")
     budget: float = setting(60.0, "seconds that the paper's policy and auto may take each")
     seed: int = setting(0, "seed")
@@ -80,20 +39,27 @@ class Settings:
 def run(settings: Settings) -> Outcome:
     """Fills the table."""
     for model in settings.only:
-        if model not in _MODELS:
-            raise PlacerError(f"--only {model}: the paper's models are {', '.join(_MODELS)}")
+        if model not in paper.MODELS:
+            raise PlacerError(f"--only {model}: the paper's models are {', '.join(paper.MODELS)}")
     records: list[dict] = []
     for model in settings.only:
-        for number, gpus in enumerate(settings.gpus):
+        # One CPU and one GPU are the same on any number of GPUs.
+        first = load_case(f"{model}-{settings.size}:{settings.gpus[0]}")
+        bases = [
+            _record(first, model, 1, search_case(first, method, Budget(settings.budget), 0))
+            for method in ("single_cpu", "single_gpu")
+        ]
+        records += bases
+        for gpus in settings.gpus:
             case = load_case(f"{model}-{settings.size}:{gpus}")
-            budget = Budget(settings.budget)
-            if number == 0:
-                for method in ("single_cpu", "single_gpu"):
-                    records.append(_record(model, 1, search_case(case, method, budget, 0)))
             for method in _METHODS:
-                found = search_case(case, method, budget, settings.seed)
-                records.append(_record(model, gpus, found))
-            records.append(_bound(model, gpus, case))
+                found = search_case(case, method, Budget(settings.budget), settings.seed)
+                line = _record(case, model, gpus, found)
+                if found.placement is not None and math.isfinite(found.step_seconds):
+                    line |= _explained(case, found, line, bases, settings)
+                records.append(line)
+                print(f"{model}, {gpus} GPUs, {method}: {_outcome(found)}", file=sys.stderr)
+            records.append(_bound(case, model, gpus))
     frame = _with_speed_ups(pd.DataFrame(records))
     return Outcome(
         tables={"figures": frame},
@@ -102,7 +68,11 @@ def run(settings: Settings) -> Outcome:
     )
 
 
-def _record(model: str, gpus: int, found: Found) -> dict:
+def _outcome(found: Found) -> str:
+    return found.failure or f"{found.step_seconds:.4f} s"
+
+
+def _record(case: Case, model: str, gpus: int, found: Found) -> dict:
     return {
         "model": model,
         "gpus": gpus,
@@ -110,24 +80,43 @@ def _record(model: str, gpus: int, found: Found) -> dict:
         "step_seconds": found.step_seconds,
         "peak_gib": float(found.peak_bytes.max()) / 2**30,
         "failure": found.failure,
-        "paper_step_seconds": PAPER.get((model, gpus, found.method), math.nan),
+        "paper_step_seconds": paper.SECONDS.get((model, gpus, found.method), math.nan),
+        "ops": case.problem.graph.num_ops,
+        "variables_gib": float(case.problem.graph.persistent_bytes.sum()) / 2**30,
     }
 
 
-def _bound(model: str, gpus: int, case: Case) -> dict:
-    return {
-        "model": model,
-        "gpus": gpus,
-        "method": "bound",
-        "step_seconds": case.lower_bound,
-        "peak_gib": math.nan,
-        "failure": "",
-        "paper_step_seconds": math.nan,
-    }
+def _bound(case: Case, model: str, gpus: int) -> dict:
+    nothing = nothing_found(case, "bound", "")
+    line = _record(case, model, gpus, nothing)
+    return line | {"step_seconds": case.lower_bound, "peak_gib": math.nan}
+
+
+def _explained(
+    case: Case, found: Found, line: dict, bases: list[dict], settings: Settings
+) -> dict[str, object]:
+    """What there is to know of a placement that fits, for the sentences below the table."""
+    assert found.placement is not None
+    facts: dict[str, object] = dataclasses.asdict(placement_facts(case, found.placement))
+    if found.method in ("scotch", "mincut"):
+        by_op = f"{found.method}[coplacement=colocation]"
+        by_op_found = search_case(case, by_op, Budget(settings.budget), settings.seed)
+        facts["by_op_seconds"] = by_op_found.step_seconds
+    reference = common_base(bases)
+    if reference is not None and math.isfinite(line["paper_step_seconds"]):
+        theirs = line["paper_step_seconds"] / reference["paper_step_seconds"]
+        ours = reference["step_seconds"]
+        facts["link_factor_of_paper"] = link_factor(
+            case, found.placement, lambda seconds: seconds / ours >= theirs
+        )
+    return facts
 
 
 def _with_speed_ups(frame: pd.DataFrame) -> pd.DataFrame:
-    """Adds speed-ups over one GPU, and where that does not fit over one CPU, ours and theirs."""
+    """Adds speed-ups over one GPU, and where that does not fit over one CPU, ours and theirs.
+
+    `speed_up_as_paper` is ours over what the paper's is over.
+    """
     frame = frame.copy()
     for column, prefix in (("step_seconds", ""), ("paper_step_seconds", "paper_")):
         bases, names = [], []
@@ -138,6 +127,9 @@ def _with_speed_ups(frame: pd.DataFrame) -> pd.DataFrame:
             names.append(name)
         frame[f"{prefix}speed_up"] = pd.Series(bases, index=frame.index) / frame[column]
         frame[f"{prefix}speed_up_over"] = names
+    ones = frame[frame.gpus == 1].set_index(["model", "method"]).step_seconds
+    base = [ones[m, over] for m, over in zip(frame.model, frame.paper_speed_up_over, strict=True)]
+    frame["speed_up_as_paper"] = pd.Series(base, index=frame.index) / frame.step_seconds
     return frame
 
 
@@ -146,102 +138,40 @@ def _pivot(frame: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for (model, gpus), part in frame.groupby(["model", "gpus"], sort=False):
         line = {"model": model, "GPUs": str(gpus)}
-        cells = {_TITLES[row.method]: _cell(row) for row in part.itertuples()}
+        cells = {TITLES[row.method]: _cell(row) for row in part.itertuples()}
         lines.append(line | cells)
-    order = ["model", "GPUs", *_TITLES.values()]
+    order = ["model", "GPUs", *TITLES.values()]
     table = pd.DataFrame(lines).fillna("")
     return table[[name for name in order if name in table.columns]]
 
 
 def _cell(row: Any) -> str:
     if not math.isfinite(row.step_seconds):
-        ours = row.failure or "OOM"
+        ours = "OOM" if row.failure == "out of memory" else row.failure
     else:
         ours = f"{row.step_seconds:.3f} s {row.speed_up:.2f}x"
-    paper = row.paper_step_seconds
-    if math.isnan(paper):
+    paper_seconds = row.paper_step_seconds
+    if math.isnan(paper_seconds):
         return ours
-    return ours + (f" ({row.paper_speed_up:.2f}x)" if math.isfinite(paper) else " (OOM)")
+    if not math.isfinite(paper_seconds):
+        return ours + " (OOM)"
+    over = "" if row.paper_speed_up_over == row.speed_up_over else " of CPU"
+    return ours + f" ({row.paper_speed_up:.2f}x{over})"
 
 
 def _legend(budget: float) -> list[str]:
     return [
-        "Step time, speed-up over one GPU, and in brackets the speed-up that the paper measured. "
-        "The paper's NMT did not fit one GPU; its speed-ups are over one CPU.",
+        "Step time, speed-up over one GPU (over one CPU where one GPU does not fit), and in "
+        "brackets the speed-up that the paper measured. OOM: out of memory. The paper's NMT did "
+        "not fit one GPU; its speed-ups are over one CPU.",
         f"The paper's policy and auto had {budget:g} s each in the simulator; the paper trained "
         "its policy for 12 to 27 hours on measured steps, so its column does not show where "
         "it converges.",
-        "Known differences: our step times are simulated at the devices' peak rates with links "
-        "that cost latency and bandwidth alone, the paper's were measured under TensorFlow 1; the "
-        "graphs have other sizes (the paper's: 8,943, 22,097 and 31,180 ops). Which of these "
-        "accounts for a difference below is not tested.",
+        "Our step times are simulated at the devices' peak rates, with links that cost latency "
+        "and bandwidth alone; the paper's were measured under TensorFlow 1. What a placement does "
+        "with free or costlier transfers is simulated too, so that sentences below say how much "
+        "of a difference transfers can make; what they cannot account for is left open.",
     ]
-
-
-def explain_differences(frame: pd.DataFrame) -> list[str]:
-    """Where our figures and the paper's part, one sentence each; judged by the figures.
-
-    Says what differs, not why: the paper's graphs and machine are not at hand to test a reason.
-    """
-    notes = []
-    ours = frame.set_index(["model", "gpus", "method"])
-    for model in dict.fromkeys(frame.model):
-        gpu = ours.loc[(model, 1, "single_gpu")]
-        cpu = ours.loc[(model, 1, "single_cpu")]
-        paper_gpu = PAPER[(model, 1, "single_gpu")]
-        if math.isinf(paper_gpu) and math.isfinite(gpu.step_seconds):
-            notes.append(
-                f"{model} fits one GPU here ({gpu.peak_gib:.1f} GiB simulated); the paper ran out "
-                "of memory."
-            )
-        if math.isfinite(paper_gpu) and math.isfinite(gpu.step_seconds):
-            notes.append(
-                f"{model} on one GPU: {gpu.step_seconds:.3f} s simulated, {paper_gpu:.2f} s in "
-                f"the paper ({paper_gpu / gpu.step_seconds:.1f} times ours); CPU ÷ GPU "
-                f"{cpu.step_seconds / gpu.step_seconds:.1f} here, "
-                f"{PAPER[(model, 1, 'single_cpu')] / paper_gpu:.1f} in the paper."
-            )
-        counts = sorted(set(frame[(frame.model == model) & (frame.gpus > 1)].gpus))
-        notes += [note for gpus in counts for note in _compare_methods(model, gpus, ours)]
-    return notes
-
-
-def _compare_methods(model: str, gpus: int, ours: pd.DataFrame) -> list[str]:
-    """Ranks that are reversed, ratios that are far apart, and what the policies reach."""
-    notes = []
-
-    def seconds(method: str) -> float:
-        return float(ours.loc[(model, gpus, method), "step_seconds"])
-
-    def paper(method: str) -> float:
-        return PAPER.get((model, gpus, method), math.nan)
-
-    where = f"{model}, {gpus} GPUs:"
-    gpu = float(ours.loc[(model, 1, "single_gpu"), "step_seconds"])
-    paper_gpu = PAPER[(model, 1, "single_gpu")]
-    beat = [
-        _TITLES[m]
-        for m in ("scotch", "mincut", "expert")
-        if seconds(m) < gpu and math.isfinite(paper_gpu) and paper(m) > paper_gpu
-    ]
-    if beat:
-        notes.append(f"{where} {', '.join(beat)} beat one GPU here and lost to it in the paper.")
-    for method in ("scotch", "mincut"):
-        if math.isnan(paper(method)) or not math.isfinite(seconds(method)):
-            continue
-        ratio, paper_ratio = seconds(method) / seconds("expert"), paper(method) / paper("expert")
-        if max(ratio / paper_ratio, paper_ratio / ratio) > 1.5:
-            notes.append(
-                f"{where} {_TITLES[method]} ÷ Expert is {ratio:.2f} here, {paper_ratio:.2f} in "
-                "the paper."
-            )
-    policy, auto = seconds(PAPER_POLICY), seconds("auto")
-    if math.isfinite(policy) and math.isfinite(auto):
-        notes.append(
-            f"{where} the paper's policy reaches {policy:.3f} s and auto {auto:.3f} s "
-            f"({policy / auto:.2f} times as fast) in equal time."
-        )
-    return notes
 
 
 EXPERIMENT = Experiment(

@@ -16,6 +16,7 @@ from placer.report.tables import (
     describe_critical_path,
     device_frame,
     layer_frame,
+    layer_seconds,
     print_frame,
     short_device_names,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "find_layers",
     "history_picture",
     "layer_frame",
+    "layer_seconds",
     "placement_picture",
     "print_frame",
     "require_matplotlib",
