@@ -13,6 +13,7 @@ from absl import flags
 
 from benchmarks.experiment import Experiment, Outcome
 from benchmarks.results import write_outcome
+from placer.cli.main import import_tensorflow_quietly
 from placer.errors import PlacerError
 
 # Name -> summary; each is a module of this package that defines EXPERIMENT. Here, too, so that
@@ -20,6 +21,8 @@ from placer.errors import PlacerError
 EXPERIMENTS = {
     "table": "the paper's table, with the paper's own speed-ups beside ours",
     "quality": "methods on six rows with equal time: step time, ÷ lower bound, anytime figure",
+    "tight_memory": "searches where memory is 5 % more than the best known packing needs",
+    "large_model": "a 50,000-op model: seconds until better than one GPU, and peak memory",
     "peers": "every placer with equal time, all models, 2, 4 and 8 GPUs",
     "learning": "search curves of the policies and other searches, several seeds with bands",
     "policy_ablation": "what each part of the policy is worth, at equal numbers of placements",
@@ -41,6 +44,7 @@ def load(name: str) -> Experiment:
     """The experiment called `name`; PlacerError, listing the names, if there is none."""
     if name not in EXPERIMENTS:
         raise PlacerError(f"no experiment {name!r}; there are {', '.join(EXPERIMENTS)} and smoke")
+    import_tensorflow_quietly()
     return importlib.import_module(f"benchmarks.{name}").EXPERIMENT
 
 

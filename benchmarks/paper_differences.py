@@ -150,11 +150,13 @@ def _facts(line: pd.Series) -> str:
         text += f"; a GPU that takes part computes {line.gpu_busy:.0%} of the step"
     if not line.crossing_tensors:
         return text + "; nothing crosses between devices."
+    # A step may take longer with free transfers: ops then become ready in another order.
     gained = 1 - line.free_transfer_seconds / line.step_seconds
+    less = f"{gained:.0%} less" if gained > 0.005 else "no less"
     return (
         f"{text}; {line.crossing_tensors:,.0f} tensors, {line.crossing_gib:.2f} GiB, cross and are "
         f"{line.path_transfer_share:.0%} of the critical path: were they free, the step would "
-        f"take {line.free_transfer_seconds:.3f} s, {gained:.0%} less."
+        f"take {line.free_transfer_seconds:.3f} s, {less}."
     )
 
 

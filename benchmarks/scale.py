@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from benchmarks.cases import parse_method
 from benchmarks.experiment import Experiment, Outcome, setting
 from benchmarks.plots import COLOURS
+from placer.cli.main import import_tensorflow_quietly
 from placer.devices import parse
 from placer.problem import PlacementProblem
 
@@ -60,7 +61,9 @@ def run(settings: Settings) -> Outcome:
     for ops, devices in settings.cases():
         # A process for each case; spawned, since TensorFlow does not survive a fork.
         with concurrent.futures.ProcessPoolExecutor(
-            1, mp_context=multiprocessing.get_context("spawn")
+            1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=import_tensorflow_quietly,
         ) as pool:
             records.append(pool.submit(measure, ops, devices, settings).result())
         line = records[-1]
@@ -177,11 +180,10 @@ EXPERIMENT = Experiment(
     settings=Settings,
     smoke=Settings(
         ops=(500, 2_000),
-        devices=("v100:2", "v100:2x2"),
+        devices=("v100:2x2",),
         reader_ops=500,
-        all_devices_ops=500,
         method="annealing",
-        budget=0.5,
+        budget=0.3,
     ),
     expected_seconds=lambda s: sum(12 + s.budget + ops * 4e-4 for ops, _ in s.cases()),
     run=run,

@@ -180,7 +180,7 @@ EXPERIMENT = Experiment(
     settings=Settings,
     smoke=Settings(only=("nmt",), gpus=(2,), budget=0.5, size="tiny"),
     expected_seconds=lambda s: (
-        len(s.only) * ((3 if s.size == "tiny" else 25) + len(s.gpus) * (10 + 2 * s.budget))
+        len(s.only) * ((3 if s.size == "tiny" else 25) + len(s.gpus) * (15 + 2 * s.budget))
     ),
     run=run,
 )
