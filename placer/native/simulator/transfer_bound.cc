@@ -27,10 +27,22 @@ struct DeviceClass {
   std::vector<int32_t> devices;
 };
 
-// What a transfer between different devices of two classes takes at least.
+// What a transfer between different devices of two classes takes at least: its longest part, since
+// the sender's and the receiver's may overlap with the wire.
 struct LeastTransfer {
-  double seconds = kNotAllowed, seconds_per_byte = 0;
-  double Of(double bytes) const { return seconds + bytes * seconds_per_byte; }
+  struct Part {
+    double seconds = kNotAllowed, seconds_per_byte = 0;
+    void Include(double fixed, double per_byte) {
+      const bool first = !(seconds < kNotAllowed);
+      seconds = std::min(seconds, fixed);
+      seconds_per_byte = first ? per_byte : std::min(seconds_per_byte, per_byte);
+    }
+    double Of(double bytes) const { return seconds + bytes * seconds_per_byte; }
+  };
+  Part wire, sender, receiver;
+  double Of(double bytes) const {
+    return std::max({wire.Of(bytes), sender.Of(bytes), receiver.Of(bytes)});
+  }
 };
 
 struct Edge {
@@ -124,12 +136,9 @@ void Heads::MakeClasses(const std::vector<char>& usable) {
         for (int32_t j : classes_[b].devices) {
           if (i == j) continue;
           const Link& link = model_.links[reversed_ ? j * devices + i : i * devices + j];
-          const double per_byte = link.seconds_per_byte + link.send_seconds_per_byte +
-                                  link.recv_seconds_per_byte;
-          const bool first = !(least.seconds < kNotAllowed);
-          least.seconds =
-              std::min(least.seconds, link.latency + link.send_seconds + link.recv_seconds);
-          least.seconds_per_byte = first ? per_byte : std::min(least.seconds_per_byte, per_byte);
+          least.wire.Include(link.latency, link.seconds_per_byte);
+          least.sender.Include(link.send_seconds, link.send_seconds_per_byte);
+          least.receiver.Include(link.recv_seconds, link.recv_seconds_per_byte);
         }
       }
     }
