@@ -282,3 +282,28 @@ def test_the_heuristic_is_on_until_its_last_activation_ends() -> None:
     placer.plugin.reset_report()
     run(SAMPLES["lstm_step"]())
     assert placer.plugin.report().graphs == 0
+
+
+def test_the_sums_that_grappler_makes_of_add_n_move_with_it() -> None:
+    """Its memory optimizer replaces an AddN by a temporary variable, which takes its name."""
+    with tf.Graph().as_default() as graph:
+        values = [tf1.random_uniform([4, 4], name=f"value_{i}") for i in range(2)]
+        variable = tf.raw_ops.TemporaryVariable(
+            shape=[4, 4], dtype=tf.float32, var_name="sum", name="sum/tmp_var"
+        )
+        zeros = tf.zeros([4, 4], name="sum/tmp_var_zeros")
+        start = tf.raw_ops.Assign(ref=variable, value=zeros, name="sum/tmp_var_initializer")
+        with tf.control_dependencies([start.op]):
+            sums = [tf.raw_ops.AssignAdd(ref=variable, value=value) for value in values]
+        with tf.control_dependencies([s.op for s in sums]):
+            tf.raw_ops.DestroyTemporaryVariable(ref=variable, var_name="sum", name="sum")
+    graph_def = graph.as_graph_def()
+    for node in graph_def.node:
+        node.device = DEVICES[0]
+    known = [n.name for n in graph_def.node if n.name == "sum" or n.name.startswith("value")]
+    with placer.plugin.applied(dict.fromkeys([*known, "sum/tmp_var"], DEVICES[1])):
+        placed = placer.plugin.rewrite(graph_def.SerializeToString(), DEVICES)
+    assert placed is not None
+    devices = {n.name: n.device for n in tf1.GraphDef.FromString(placed).node}
+    assert len(devices) > 8
+    assert set(devices.values()) == {DEVICES[1]}

@@ -49,6 +49,12 @@ bool IsRandomOp(std::string_view op) {
                                       op == "ParameterizedTruncatedNormal" || op == "Multinomial");
 }
 
+// A variable that one step makes and destroys: the sums that Grappler's memory optimizer makes of
+// AddN. It goes where its unit goes.
+bool LivesOneStep(std::string_view op) {
+  return op == "TemporaryVariable" || op == "DestroyTemporaryVariable";
+}
+
 bool IsLoopEntry(std::string_view op) { return op == "Enter" || op == "RefEnter"; }
 bool IsLoopExit(std::string_view op) { return op == "Exit" || op == "RefExit"; }
 bool IsBackEdge(std::string_view op) { return op == "NextIteration" || op == "RefNextIteration"; }
@@ -167,7 +173,7 @@ Reason PinReason(const GraphView& graph, const OpRegistry& ops, int32_t i, bool 
   if (ProcessOps().count(node.op) > 0) return Reason::kStateful;
   const OpDef* op = ops.Find(node.op);
   if (op == nullptr) return Reason::kStateful;
-  if (!op->is_stateful || IsRandomOp(node.op)) return Reason::kNone;
+  if (!op->is_stateful || IsRandomOp(node.op) || LivesOneStep(node.op)) return Reason::kNone;
   // A stateful op that takes a handle goes where the handle is; its unit says where.
   if (takes_handle) return Reason::kNone;
   for (const ArgDef& output : op->outputs) {

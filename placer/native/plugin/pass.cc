@@ -78,6 +78,27 @@ bool HasKernel(const Job& job, int32_t node, const std::string& from, const std:
   return kernels != nullptr && kernels->HasKernel(*job.knowledge.ops, job.graph, node, to);
 }
 
+// Nodes that the placement does not know wish for what their unit wishes for.
+void FollowUnits(Job* job, const Units& units) {
+  constexpr int32_t kNone = -1;
+  constexpr int32_t kTorn = -2;
+  std::vector<int32_t> target(units.count, kNone);
+  for (int32_t i = 0; i < job->graph.size(); ++i) {
+    const int32_t wish = job->target_of_node[i];
+    if (wish < 0) continue;
+    int32_t& common = target[units.unit_of_node[i]];
+    common = common == kNone || common == wish ? wish : kTorn;
+  }
+  for (int32_t i = 0; i < job->graph.size(); ++i) {
+    const int32_t unit = units.unit_of_node[i];
+    if (job->reason[i] == Reason::kUnknown && units.pinned[unit] == Reason::kNone &&
+        target[unit] >= 0) {
+      job->target_of_node[i] = target[unit];
+      job->reason[i] = Reason::kNone;
+    }
+  }
+}
+
 // Constants that Grappler added go where all their consumers go: no transfer, no surprise.
 void FollowConsumers(Job* job, const std::vector<char>& known) {
   std::vector<int32_t> wanted(job->graph.nodes.size(), -1);
@@ -180,8 +201,10 @@ void ApplyPlacements(Job* job, const Match& match) {
     job->target_of_node[i] = targets[placement.device_of_op[op]];
     job->reason[i] = job->target_of_node[i] < 0 ? Reason::kNoDevice : Reason::kNone;
   }
+  const Units units = FindUnits(job->graph, *job->knowledge.ops);
+  FollowUnits(job, units);
   FollowConsumers(job, known);
-  SettleUnits(job, FindUnits(job->graph, *job->knowledge.ops));
+  SettleUnits(job, units);
 }
 
 // Accelerators if there are any of the session's, else its CPUs.
