@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,9 +20,15 @@ from placer.problem import PlacementProblem
 from placer.result import Result, Row
 from placer.rewards import REWARDS, Judge, open_reward
 from placer.runtime import Measurement
+from placer.schedule import Schedule, add_control_inputs, find_schedule
 from placer.search import Budget, Search
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
+
+# Share of the budget that looking for control edges may take, and edge sets tried for so many
+# placements evaluated where evaluations are the limit.
+_SCHEDULE_SHARE = 0.15
+_EVALUATIONS_A_TRIAL = 20
 
 
 def optimize(
@@ -40,6 +47,7 @@ def optimize(
     profile: str | None = None,
     trip_counts: Mapping[str, float] | None = None,
     checkpoint_dir: str | None = None,
+    schedule: bool = False,
     on_progress: Callable[[Search], None] | None = None,
 ) -> Result:
     """Finds a placement of a graph and writes it into the graph.
@@ -65,6 +73,8 @@ def optimize(
       profile: file of measured op costs (`placer profile`).
       trip_counts: while loop name -> iterations, where they cannot be read off the graph.
       checkpoint_dir: where the policy keeps checkpoints and resumes from.
+      schedule: also add control edges between ops of one device where they make the simulated step
+        faster (placer.schedule); part of the budget goes to finding them.
       on_progress: called after every batch of evaluations.
 
     Returns:
@@ -82,6 +92,8 @@ def optimize(
         raise PlacerError(f"seed is {seed}; give a whole number, 0 or more")
     if evaluations is not None and not evaluations >= 1:
         raise PlacerError(f"evaluations is {evaluations}; give a number of 1 or more")
+    if schedule and reward != "simulate":
+        raise PlacerError(f"schedule works with reward simulate only, not with {reward}")
     run = get_method(method, method_options, checkpoint_dir)
     prepared = prepare(
         graph_def,
@@ -100,7 +112,10 @@ def optimize(
         # can be simulated all the same.
         grouping, reward, interrupted = atoms(problem), "simulate", True
     simulator = build_simulator(problem)
-    limit = Budget(budget, float("inf") if evaluations is None else evaluations)
+    limit = Budget(
+        budget * (1 - _SCHEDULE_SHARE * schedule),
+        float("inf") if evaluations is None else evaluations,
+    )
     with open_reward(reward, prepared, simulator) as judge:
         search = Search(problem, grouping, judge.evaluator, limit, seed, on_progress)
         judge.begin(search)
@@ -120,11 +135,22 @@ def optimize(
     if best is None or rows[-1].infeasible:
         _report_infeasible(problem, best, rows)
     assert best is not None
+    source = prepared.source
+    edges = np.zeros((0, 2), np.int32)
+    if schedule and not interrupted:
+        found = _find_schedule(problem, simulator, best, budget, evaluations)
+        if found is not None and len(found.before):
+            edges = np.stack([found.before, found.after], axis=1)
+            rows.append(make_row("placer, scheduled", best, found.simulator, problem))
+            add_control_inputs(source.graph_def, found)
+            # Bytes that differ from the file's in devices only are no longer what is wanted.
+            source = dataclasses.replace(source, data=None)
     placement = _placement(problem, best, rows[-1], method, seed, budget, reward)
-    write_devices(prepared.source.graph_def, [placement.devices[d] for d in best])
+    placement = dataclasses.replace(placement, control_edges=edges)
+    write_devices(source.graph_def, [placement.devices[d] for d in best])
     return Result(
         placement=placement,
-        source=prepared.source,
+        source=source,
         problem=problem,
         rows=tuple(rows),
         history=search.history(),
@@ -132,6 +158,21 @@ def optimize(
         seconds=search.elapsed,
         interrupted=interrupted,
     )
+
+
+def _find_schedule(
+    problem: PlacementProblem,
+    simulator: Simulator,
+    best: np.ndarray,
+    budget: float,
+    evaluations: int | None,
+) -> Schedule | None:
+    """Control edges for the best placement, int32[N]; None if Ctrl-C ended the search for them."""
+    trials = float("inf") if evaluations is None else max(evaluations // _EVALUATIONS_A_TRIAL, 10)
+    try:
+        return find_schedule(problem, simulator, best, budget * _SCHEDULE_SHARE, trials)
+    except KeyboardInterrupt:
+        return None
 
 
 def reference_placements(prepared: Prepared) -> dict[str, np.ndarray]:
@@ -215,7 +256,14 @@ def _report_infeasible(
             f"no placement fits: variables alone take {total / 2**30:.2f} GiB and the devices of "
             f"{problem.topology.name} have {capacity / 2**30:.2f} GiB together"
         )
-    raise InfeasibleError(f"no placement found that fits; the nearest: {rows[-1].infeasible}")
+    lacking = [
+        f"{device.name} needs {peak / 2**30:.3f} GiB, has {device.memory_bytes / 2**30:.3f}, "
+        f"lacks {(peak - device.memory_bytes) / 2**30:.3f}"
+        for device, peak in zip(problem.topology.devices, rows[-1].peak_bytes, strict=True)
+        if peak > device.memory_bytes
+    ]
+    why = "; ".join(lacking) or rows[-1].infeasible
+    raise InfeasibleError(f"no placement found that fits; in the nearest {why}")
 
 
 def _placement(

@@ -43,6 +43,8 @@ class Placement(Mapping[str, str]):
       graph_fingerprint: of the graph that it places (placer.graph.fingerprint).
       figures: what is known of it.
       provenance: how it was made, for a person to read.
+      control_edges: int32[S, 2] ops (before, after) of one device, joined by control edges that
+        were added to the graph; the fingerprint is of the graph without them.
     """
 
     ops: tuple[str, ...]
@@ -52,8 +54,14 @@ class Placement(Mapping[str, str]):
     graph_fingerprint: str = ""
     figures: Figures = Figures()
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    control_edges: np.ndarray = dataclasses.field(
+        default_factory=lambda: np.zeros((0, 2), np.int32)
+    )
 
     def __post_init__(self) -> None:
+        edges = self.control_edges
+        if len(edges) and not (edges.min() >= 0 and edges.max() < len(self.ops)):
+            raise PlacerError("a placement joins an op number that it has no name for")
         if not len(self.ops) == len(self.op_types) == len(self.device_of_op):
             raise PlacerError("a placement needs one op type and one device for each op")
         if len(self.ops) and not (
@@ -110,6 +118,8 @@ class Placement(Mapping[str, str]):
                 infeasible=f.infeasible,
             ),
             provenance=dict(self.provenance),
+            control_before=self.control_edges[:, 0].tolist(),
+            control_after=self.control_edges[:, 1].tolist(),
         )
 
     @classmethod
@@ -117,6 +127,8 @@ class Placement(Mapping[str, str]):
         """From a proto; PlacerError, which calls it `where`, if it is not consistent."""
         try:
             types = tuple(proto.op_types[i] for i in proto.op_type_of_op)
+            if len(proto.control_before) != len(proto.control_after):
+                raise PlacerError("a control edge lacks an end")
             return cls(
                 ops=tuple(proto.ops),
                 op_types=types,
@@ -130,6 +142,9 @@ class Placement(Mapping[str, str]):
                     proto.figures.infeasible,
                 ),
                 provenance=dict(proto.provenance),
+                control_edges=np.array(
+                    [proto.control_before, proto.control_after], np.int32
+                ).T.reshape(-1, 2),
             )
         except (PlacerError, IndexError) as error:
             raise PlacerError(f"{where} is damaged: {error}") from None

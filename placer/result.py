@@ -72,6 +72,12 @@ class Result:
         return self.rows[-1].step_seconds
 
     @property
+    def control_edges(self) -> tuple[tuple[str, str], ...]:
+        """Names (before, after) of the ops joined by control edges that were added."""
+        names = self.placement.ops
+        return tuple((names[a], names[b]) for a, b in self.placement.control_edges.tolist())
+
+    @property
     def measured_seconds(self) -> float | None:
         """Measured step time of the placement, None if it was not run."""
         return self.rows[-1].measured_seconds

@@ -72,6 +72,12 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "checkpoint_dir", None, "where the policy keeps checkpoints", flag_values=flag_values
     )
+    flags.DEFINE_boolean(
+        "schedule",
+        False,
+        "add control edges between ops of one device where they make the simulated step faster",
+        flag_values=flag_values,
+    )
 
 
 def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
@@ -124,6 +130,8 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
         report.write_tensorboard(result.history, flag_values.tensorboard)
     print_rows(result.rows, result.problem.topology, f"{graph} on {flag_values.devices}")
     print(result.cost_summary())
+    if flag_values.schedule:
+        print(f"{len(result.placement.control_edges)} control edges added")
     print(
         f"{'interrupted after' if result.interrupted else 'searched'} {result.seconds:.1f} s, "
         f"{result.evaluations} placements; step time {format_seconds(result.step_seconds)}"
