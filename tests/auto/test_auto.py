@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 
@@ -91,3 +92,46 @@ def test_renaming_devices_keeps_the_step_and_agrees_most(seed: int) -> None:
     names = np.array([0, *rng.permutation([1, 2, 3])])
     disguised = names[reference].astype(np.int32)
     assert relabel(disguised, reference, classes, units).tolist() == reference.tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_fits_into_memory_that_is_hardly_enough(seed: int) -> None:
+    """Five per cent more than the best packing of all placements needs, and one byte too little."""
+    problem = random_problem(seed, num_ops=8, topology="k80:2")
+    rows = np.array(list(itertools.product(*[np.flatnonzero(a) for a in problem.group_allowed])))
+    placements = rows[:, problem.graph.colocation].astype(np.int32)
+    peaks = build_simulator(problem).evaluate(placements).peak_bytes
+    packing = peaks[peaks.max(axis=1).argmin()]
+    limits = [int(np.ceil(b * 1.05)) + 1 for b in packing]
+    tight = dataclasses.replace(problem, topology=problem.topology.with_memory(limits))
+    search = make_search(tight, evaluations=4000, seed=seed)
+    run_auto(search, AutoParameters())
+    assert search.best is not None
+    assert np.isfinite(search.best_seconds)
+    peak = build_simulator(tight).evaluate(search.best[None]).peak_bytes[0]
+    assert (peak <= limits).all()
+    # One byte less everywhere than the best packing's fullest device needs: nothing fits.
+    limits = [int(packing.max()) - 1] * len(packing)
+    hopeless = dataclasses.replace(problem, topology=problem.topology.with_memory(limits))
+    assert not build_simulator(hopeless).evaluate(placements).feasible.any()
+    search = make_search(hopeless, evaluations=2000, seed=seed)
+    run_auto(search, AutoParameters())
+    assert search.best is not None
+    assert search.best_seconds == np.inf
+
+
+def test_early_and_monotone() -> None:
+    """Seeds come first: the search starts where the constructive placers end, and only improves."""
+    search = _search(5, 6000)
+    run_auto(search, AutoParameters())
+    seeded = [i for i in search.improvements if i.source != "local search"]
+    assert seeded
+    for name in ("single_gpu", "expert", "metis", "heft", "m_etf", "m_topo"):
+        spec = get(name)
+        if not spec.installed:
+            continue
+        other = _search(5, 6000)
+        spec.run(other, spec.make_parameters())
+        assert seeded[-1].step_seconds <= other.best_seconds
+    steps = [i.step_seconds for i in search.improvements]
+    assert all(a > b for a, b in itertools.pairwise(steps))
