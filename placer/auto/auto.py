@@ -149,11 +149,13 @@ def _contest(
         for start, rng in zip(starts, rngs, strict=True)
     ]
     walks.sort(key=lambda w: w.best_seconds)
-    bound = simulator.lower_bound(problem.allowed, problem.graph.colocation).step_seconds
     begin, begin_evaluations = search.elapsed, search.evaluations
     patience = parameters.patience * len(neighbourhood.movable) + 5000
     improved_at = search.evaluations
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    cores = len(os.sched_getaffinity(0))
+    with concurrent.futures.ThreadPoolExecutor(cores) as pool:
+        # The bound takes a second on large graphs; the walks need not wait for it.
+        bounding = pool.submit(simulator.lower_bound, problem.allowed, problem.graph.colocation)
         while not search.stopped():
             progress = _progress(search, begin, begin_evaluations)
             alive = [count for share, count in _CONTEST if progress >= share][-1]
@@ -180,7 +182,7 @@ def _contest(
             if search.best_seconds < best_before:
                 improved_at = search.evaluations
             if search.evaluations - improved_at > patience or (
-                search.best_seconds <= bound * (1 + 1e-9)
+                search.best_seconds <= bounding.result().step_seconds * (1 + 1e-9)
             ):
                 return
             walks.sort(key=lambda w: w.best_seconds)
