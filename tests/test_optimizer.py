@@ -116,7 +116,9 @@ def _with_memory(mib: float) -> Topology:
 def test_memory_that_suffices_nowhere_names_the_device() -> None:
     graph_def = _two_chains()
     before = graph_def.SerializeToString(deterministic=True)
-    with pytest.raises(InfeasibleError, match=r"GPU:\d needs .* GiB, has .*, lacks [\d.]+") as error:
+    with pytest.raises(
+        InfeasibleError, match=r"GPU:\d needs .* GiB, has .*, lacks [\d.]+"
+    ) as error:
         placer.optimize(graph_def, devices=_with_memory(5), evaluations=300)
     assert "\n" not in str(error.value)
     assert graph_def.SerializeToString(deterministic=True) == before
