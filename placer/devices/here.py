@@ -21,16 +21,15 @@ from placer.devices.topology import (
 )
 from placer.errors import PlacerError
 
-# A loopback gRPC link between two workers, before `placer calibrate` has measured this machine's:
-# about 0.8 ms a cut and 1 GB/s, of which both ends spend CPU time.
+# A loopback gRPC link between two workers, before `placer calibrate` has measured this machine's.
 LOOPBACK = Link(
-    latency_seconds=2e-4,
-    bytes_per_second=2e9,
+    latency_seconds=8e-5,
+    bytes_per_second=3.5e9,
     sharing=Sharing.PAIR,
-    send_cpu_seconds=2e-4,
-    send_cpu_seconds_per_byte=5e-10,
-    receive_cpu_seconds=2e-4,
-    receive_cpu_seconds_per_byte=5e-10,
+    send_cpu_seconds=8e-5,
+    send_cpu_seconds_per_byte=2e-10,
+    receive_cpu_seconds=4e-5,
+    receive_cpu_seconds_per_byte=3.3e-10,
 )
 # Logical devices of one process share memory: TensorFlow copies no bytes between CPUs.
 _IN_PROCESS = Link(5e-6, 1e11, Sharing.PAIR)
@@ -181,6 +180,8 @@ def workers(count: int, hosts: tuple[str, ...] = ()) -> Topology:
             distinct.index(here[i]),
             # Workers share the machine's memory; a tenth is left for what else runs.
             int(0.9 * model.memory_bytes) // share,
+            # What runs elsewhere may have more threads and cores.
+            executor_thread=not hosts,
         )
         for i in range(count)
     )

@@ -81,13 +81,18 @@ class LinkRule:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """One device of a topology. `memory_bytes` is its limit; `concurrency` ops run at a time."""
+    """One device of a topology. `memory_bytes` is its limit; `concurrency` ops run at a time.
+
+    `executor_thread`: its ops are run by one thread of TensorFlow's executor, in that thread's
+    order, and transfers share its core (see `placer.simulator`); `concurrency` is 1 then.
+    """
 
     name: str
     model: DeviceModel
     host: int
     memory_bytes: int
     concurrency: int = 1
+    executor_thread: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +156,11 @@ class Topology:
                 raise PlacerError(
                     f"topology {self.name!r}: device {device.name!r} needs memory_bytes > 0 "
                     f"and concurrency >= 1, has {device.memory_bytes} and {device.concurrency}"
+                )
+            if device.executor_thread and device.concurrency != 1:
+                raise PlacerError(
+                    f"topology {self.name!r}: device {device.name!r} is one executor thread; "
+                    f"its concurrency must be 1, not {device.concurrency}"
                 )
         if not 0 <= self.client < len(names):
             raise PlacerError(f"topology {self.name!r}: client {self.client} is not a device")
@@ -295,8 +305,8 @@ class Topology:
     def symmetry_classes(self) -> np.ndarray:
         """int32[D]: devices with equal numbers may be exchanged without changing a step time.
 
-        Devices are in one class if they have the same model, memory and concurrency, lie on one
-        host, and see the same link costs to and from every other device.
+        Devices are in one class if they have the same model and memory, run as many ops in the same
+        way, lie on one host, and see the same link costs to and from every other device.
         """
         arrays = self.links()
         costs = np.stack(
@@ -313,12 +323,9 @@ class Topology:
         for i, device in enumerate(self.devices):
             for j in range(i):
                 other = self.devices[j]
-                if (device.model, device.memory_bytes, device.concurrency, device.host) != (
-                    other.model,
-                    other.memory_bytes,
-                    other.concurrency,
-                    other.host,
-                ) or (i == self.client or j == self.client):
+                if dataclasses.replace(device, name=other.name) != other or (
+                    i == self.client or j == self.client
+                ):
                     continue
                 swap = np.arange(self.num_devices)
                 swap[[i, j]] = swap[[j, i]]

@@ -64,6 +64,7 @@ def topology_to_proto(topology: Topology) -> topology_pb2.Topology:
             host=d.host,
             memory_bytes=d.memory_bytes,
             concurrency=d.concurrency,
+            executor_thread=d.executor_thread,
         )
     for r in topology.link_rules:
         link = dataclasses.asdict(r.link)
@@ -92,7 +93,14 @@ def topology_from_proto(proto: topology_pb2.Topology, where: str = "topology") -
             )
         model = models[d.model]
         devices.append(
-            Device(d.name, model, d.host, d.memory_bytes or model.memory_bytes, d.concurrency or 1)
+            Device(
+                d.name,
+                model,
+                d.host,
+                d.memory_bytes or model.memory_bytes,
+                d.concurrency or 1,
+                d.executor_thread,
+            )
         )
     rules = tuple(_link_rule(r, where) for r in proto.links)
     names = [d.name for d in devices]

@@ -12,6 +12,39 @@ from tensorflow.python.framework import kernels, op_def_registry
 from placer.errors import PlacerError
 from placer.graph.op_graph import KERNEL_TYPES
 
+# Ops whose CPU kernels say that they are not expensive (OpKernel::IsExpensive): the executor's
+# thread runs them itself in place of handing them to the thread pool
+# (ExecutorState::ScheduleReady in tensorflow/core/common_runtime/executor.cc).
+INEXPENSIVE_OPS = frozenset(
+    (
+        "_Arg",
+        "_Retval",
+        "BroadcastArgs",
+        "BroadcastGradientArgs",
+        "ConcatOffset",
+        "Const",
+        "ControlTrigger",
+        "Enter",
+        "Exit",
+        "ExpandDims",
+        "Identity",
+        "IdentityN",
+        "LoopCond",
+        "Merge",
+        "NextIteration",
+        "NoOp",
+        "PlaceholderWithDefault",
+        "PreventGradient",
+        "Rank",
+        "Reshape",
+        "Shape",
+        "ShapeN",
+        "Size",
+        "Squeeze",
+        "StopGradient",
+        "Switch",
+    )
+)
 # One of these is what TensorFlow runs for a node that calls a function by the function's name.
 _CALL_OP = "PartitionedCall"
 _DEFAULT = "DEFAULT"

@@ -1,11 +1,13 @@
 """Calibration: what launching an op and crossing a link cost on real devices.
 
 The model that is fitted is the simulator's (`placer.devices.Link`). Moving `b` bytes costs the
-sender's processor `s0 + s1 b` seconds, then the wire `w0 + w1 b`, then the receiver's processor
-`r0 + r1 b`. Three experiments tell the parts apart, each at several sizes, and each a difference
-of two placements of one graph, so that what they share cancels:
+sender's processor `s0 + s1 b` seconds, the wire `w0 + w1 b` and the receiver's processor
+`r0 + r1 b`: one after another, or at the same time between devices that are executor threads (see
+`placer.simulator`). Three experiments tell the parts apart, each at several sizes, and each a
+difference of two placements of one graph, so that what they share cancels:
 
-- a tensor handed to and fro between idle devices takes send + wire + receive a crossing;
+- a tensor handed to and fro between idle devices takes send + wire + receive a crossing, or the
+  longest of the three;
 - transfers next to a long computation on the sender cost its processor send each;
 - transfers next to a long computation on the receiver cost its processor receive each.
 
@@ -143,7 +145,8 @@ def calibrate(
             measured = []
             for source, target in (pair, pair[::-1]):
                 measured += _measure_link(runner, source, target, sizes)
-            link, fitted = fit_link(rule.link, measured)
+            overlap = all(topology.devices[i].executor_thread for i in pair)
+            link, fitted = fit_link(rule.link, measured, overlap)
             report(_describe(link, topology.device_names[pair[0]], topology.device_names[pair[1]]))
             rules.append(dataclasses.replace(rule, link=link))
             samples += fitted
@@ -316,15 +319,19 @@ def _measure_link(runner: Runner, source: int, target: int, sizes: Sequence[int]
     return samples
 
 
-def fit_link(link: Link, samples: Sequence[Sample]) -> tuple[Link, list[Sample]]:
+def fit_link(
+    link: Link, samples: Sequence[Sample], overlap: bool = False
+) -> tuple[Link, list[Sample]]:
     """Fits the link model to samples.
 
-    Send and receive are fitted by themselves; the wire gets what is left of the crossings. Errors
-    count relative to the crossing of the same size, so that small sizes weigh as much as large.
+    Send and receive are fitted by themselves; the wire gets what is left of the crossings, or where
+    the three overlap, the crossings. Errors count relative to the crossing of the same size, so
+    that small sizes weigh as much as large.
 
     Args:
       link: whose sharing and bus are kept.
       samples: at two sizes at least, of each kind.
+      overlap: send, wire and receive happen at the same time.
 
     Returns:
       The link, and the samples with what the fit says.
@@ -343,13 +350,19 @@ def fit_link(link: Link, samples: Sequence[Sample]) -> tuple[Link, list[Sample]]
             [scale[s.bytes] for s in chosen],
         )
     (s0, s1), (r0, r1) = parts["send"], parts["receive"]
-    rest = [max(0.0, s.seconds - (s0 + r0) - (s1 + r1) * s.bytes) for s in crossings]
+    if overlap:
+        rest = [s.seconds for s in crossings]
+    else:
+        rest = [max(0.0, s.seconds - (s0 + r0) - (s1 + r1) * s.bytes) for s in crossings]
     w0, w1 = _fit([s.bytes for s in crossings], rest, [scale[s.bytes] for s in crossings])
-    parts["crossing"] = (s0 + w0 + r0, s1 + w1 + r1)
-    fitted = [
-        dataclasses.replace(s, fitted=parts[s.what][0] + parts[s.what][1] * s.bytes)
-        for s in samples
-    ]
+
+    def predicted(what: str, size: int) -> float:
+        if what != "crossing":
+            return parts[what][0] + parts[what][1] * size
+        times = (s0 + s1 * size, w0 + w1 * size, r0 + r1 * size)
+        return max(times) if overlap else sum(times)
+
+    fitted = [dataclasses.replace(s, fitted=predicted(s.what, s.bytes)) for s in samples]
     rate = 1 / w1 if w1 * _FASTEST_BYTES_PER_SECOND > 1 else _FASTEST_BYTES_PER_SECOND
     return dataclasses.replace(
         link,

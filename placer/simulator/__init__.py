@@ -21,6 +21,18 @@ Devices
   in which the rules below make them ready. An op takes op_seconds[class, op] + launch_seconds of
   its device. It is ready when every data edge has delivered and every control edge is satisfied.
 
+Executor threads
+  A device with `executor_thread` set takes its ops as the one thread of TensorFlow's executor does,
+  from two queues: `inline`, and a stack that it takes from when `inline` is empty. Of the ops that
+  one ending there makes ready on its own device, in order, those with `inline_op` set go behind
+  the inline queue; of the others each but the last goes on top of the stack when the next is met,
+  and the last, when the op's outputs are done with, behind the inline queue if that is empty and
+  on top of the stack if not. Ops that are ready at time 0 or that a transfer makes ready go to the
+  bottom of the stack.
+  A second thread of the same core works on transfers (see there). While it has work left and an op
+  runs, each advances at half speed: the end of the running op moves whenever work is added, and
+  keeps its sequence number.
+
 When an op ends
   Its outputs, in order, each walk their data edges in order of (consumer, input position). An edge
   to a consumer on the same device is delivered at once; the first edge to a consumer on another
@@ -38,6 +50,13 @@ Transfers
   3. When the wire ends, and if recv_cpu_seconds or recv_cpu_seconds_per_byte is not zero, a task of
      that time queues on the receiver. At its end, or without one at once, the edges of the tensor
      to consumers on the receiver are delivered in their order.
+
+  Where sender or receiver is an executor thread, its part is no task but work beside its ops, which
+  overlaps with the wire: it begins at the latest of its request and the end of that thread's
+  earlier work, and takes its time, or twice that if at the moment of the request for the wire an
+  op runs on the device or is ready there. The sender's part is requested with the wire, the wire
+  starts with it rather than after it, and the receiver's part is requested for the start of the
+  wire. The transfer arrives when all parts have ended.
 
 Memory
   A device starts with the persistent bytes of all its ops, executed or not. When an op starts, its

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from placer.graph.kernels import INEXPENSIVE_OPS
 from placer.problem import PlacementProblem
 from placer.simulator.inputs import SimulatorInputs
 from placer.simulator.simulator import Simulator
@@ -13,6 +14,7 @@ def simulator_inputs(problem: PlacementProblem) -> SimulatorInputs:
     """The arrays of a problem; see SimulatorInputs."""
     graph, topology, costs = problem.graph, problem.topology, problem.costs
     links = topology.links()
+    inline_types = [i for i, op in enumerate(graph.op_types) if op in INEXPENSIVE_OPS]
     return SimulatorInputs(
         executed=graph.executed,
         op_seconds=costs.seconds,
@@ -30,6 +32,8 @@ def simulator_inputs(problem: PlacementProblem) -> SimulatorInputs:
         device_class=topology.device_model,
         memory_limit=topology.memory_bytes,
         concurrency=np.array([d.concurrency for d in topology.devices], np.int32),
+        executor_thread=np.array([d.executor_thread for d in topology.devices], bool),
+        inline_op=np.isin(graph.op_type, inline_types),
         latency=links.latency,
         seconds_per_byte=links.seconds_per_byte,
         channels=links.channels,

@@ -33,7 +33,7 @@ int Draw(Random& random, int low, int high) {  // both included
 
 // Owns the arrays of one random graph; edges go from lower to higher op numbers.
 struct Graph {
-  std::vector<char> executed;
+  std::vector<char> executed, executor_thread, inline_op;
   std::vector<double> op_seconds, launch, latency, per_byte, cpu[4];
   std::vector<int64_t> persistent, temporary, out_ptr, bytes, local, in_ptr, limit;
   std::vector<int32_t> alias, in_tensor, control_src, control_dst, device_class, concurrency,
@@ -48,6 +48,7 @@ struct Graph {
     std::vector<int> inputs;
     for (int i = 0; i < ops; ++i) {
       executed.push_back(Draw(random, 0, 9) > 0);
+      inline_op.push_back(Draw(random, 0, 1));
       persistent.push_back(Draw(random, 0, 3) == 0 ? Draw(random, 0, 50) : 0);
       const int64_t before = static_cast<int64_t>(bytes.size());
       const int fan_in = before > 0 ? Draw(random, 0, 3) : 0;
@@ -76,6 +77,7 @@ struct Graph {
       device_class.push_back(Draw(random, 0, static_cast<int>(classes) - 1));
       limit.push_back(Draw(random, 0, 300));
       concurrency.push_back(Draw(random, 0, 2) == 0 ? Draw(random, 2, 3) : 1);
+      executor_thread.push_back(concurrency.back() == 1 && Draw(random, 0, 1) == 1);
       for (int r = 0; r < devices; ++r) {
         latency.push_back(seconds());
         per_byte.push_back(seconds() / 8);
@@ -110,6 +112,8 @@ struct Graph {
     in.device_class = device_class.data();
     in.memory_limit = limit.data();
     in.concurrency = concurrency.data();
+    in.executor_thread = reinterpret_cast<const bool*>(executor_thread.data());
+    in.inline_op = reinterpret_cast<const bool*>(inline_op.data());
     in.latency = latency.data();
     in.seconds_per_byte = per_byte.data();
     in.channels = channels.data();

@@ -63,6 +63,7 @@ def random_inputs(
         channels[channels < 0] = -1
     elif style == 4:  # a channel a pair
         channels[:, :, 1] = np.arange(d * d).reshape(d, d)
+    concurrency = rng.choice([1, 1, 1, 2, 3], d)
     return SimulatorInputs(
         executed=rng.random(n) < rng.choice([1.0, 0.8]),
         op_seconds=seconds(k, n),
@@ -79,7 +80,9 @@ def random_inputs(
         control_dst=controls[:, 1],
         device_class=np.concatenate([np.arange(k), rng.integers(0, k, d - k)]),
         memory_limit=rng.integers(0, 100, d),
-        concurrency=rng.choice([1, 1, 1, 2, 3], d),
+        concurrency=concurrency,
+        executor_thread=(concurrency == 1) & (rng.random(d) < rng.choice([0.0, 0.5, 1.0])),
+        inline_op=rng.random(n) < 0.4,
         latency=seconds(d, d) * 0.5,
         seconds_per_byte=seconds(d, d) * 0.1,
         channels=channels,

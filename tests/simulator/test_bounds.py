@@ -65,11 +65,12 @@ def test_no_placement_beats_the_transfer_bound(seed: int) -> None:
 
 
 def test_ops_whose_transfers_are_dear_share_a_device() -> None:
-    """Four ops of 1 s between a source and a sink: apart they pay transfers, together they queue."""
+    """Four ops between a source and a sink: apart they pay transfers, together they queue."""
 
     def fork(transfer_seconds: float) -> SimulatorInputs:
         return chain(
             executed=[True] * 6,
+            inline_op=[False] * 6,
             op_seconds=[[0.5, 1.0, 1.0, 1.0, 1.0, 0.5]],
             persistent_bytes=[0] * 6,
             temporary_bytes=[[0] * 6],

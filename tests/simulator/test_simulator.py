@@ -33,6 +33,8 @@ def chain(**changes: object) -> SimulatorInputs:
         device_class=[0, 0],
         memory_limit=[100, 100],
         concurrency=[1, 1],
+        executor_thread=[False, False],
+        inline_op=[False] * 3,
         latency=np.ones((2, 2)),
         seconds_per_byte=np.zeros((2, 2)),
         channels=np.full((2, 2, 2), -1),
@@ -274,3 +276,41 @@ def test_fuzzed_arrays_run_or_raise() -> None:
         assert (result.step_seconds >= 0).all()
         assert simulator.simulate(placements[0]).step_seconds == result.step_seconds[0]
     assert 100 < refused < 600
+
+
+def test_executor_thread_takes_the_newest_expensive_op_first() -> None:
+    # 0 makes 1, 2 and 3 ready; 3 runs next, then what it makes ready (4), then the stack's top.
+    inputs = chain(
+        executed=[True] * 5,
+        op_seconds=[[1.0] * 5],
+        persistent_bytes=[0] * 5,
+        temporary_bytes=[[0] * 5],
+        out_ptr=[0, 1, 1, 1, 2, 2],
+        in_ptr=[0, 0, 1, 2, 3, 4],
+        in_tensor=[0, 0, 0, 1],
+        executor_thread=[True, False],
+        inline_op=[False] * 5,
+    )
+    trace = Simulator(inputs).simulate(np.zeros(5, np.int32))
+    assert trace.op_start.tolist() == [0, 4, 3, 1, 2]
+    inline = dataclasses.replace(inputs, inline_op=np.array([False, True, False, False, False]))
+    trace = Simulator(inline).simulate(np.zeros(5, np.int32))
+    assert trace.op_start.tolist() == [0, 1, 4, 2, 3]
+
+
+def test_transfers_share_the_core_of_an_executor_thread() -> None:
+    # Op 0 ends at 1 and sends to device 1 for 0.5 s of processor time, next to op 1 that runs 1 s:
+    # both advance at half speed for 1 s, so op 1 ends at 2.5 and the tensor is there at 2.
+    inputs = chain(
+        out_ptr=[0, 1, 1, 1],
+        tensor_bytes=[10],
+        tensor_local_bytes=[10],
+        tensor_alias=[-1],
+        in_ptr=[0, 0, 1, 2],
+        in_tensor=[0, 0],
+        executor_thread=[True, False],
+        latency=np.full((2, 2), 0.25),
+        send_cpu_seconds=np.full((2, 2), 0.5),
+    )
+    trace = Simulator(inputs).simulate(np.array([0, 0, 1], np.int32))
+    assert trace.op_end.tolist() == [1, 2.5, 3]

@@ -55,6 +55,7 @@ Engine::Engine(const Model& model)
   channel_wires_.resize(model.num_channels);
   for (int32_t d = 0; d < model.num_devices; ++d) {
     devices_[d].concurrency = model.concurrency[d];
+    devices_[d].executor_thread = model.executor_thread[d] != 0;
     devices_[d].costs = model.costs[model.kind_of_device[d]].data();
   }
 }
@@ -66,9 +67,11 @@ void Engine::Load(const Slots& slots, const int32_t* row, bool with_work) {
   for (int32_t id = 0; id < n; ++id) ops_[id] = {indegree[id], row[of_op[id]]};
   for (Device& device : devices_) {
     device.ready.clear();
+    device.stack.clear();
     device.running.clear();
     device.task = -1;
     device.available = device.remaining = 0;
+    device.since = device.left = device.owed = device.transfers_end = 0;
   }
   for (Memory& memory : memory_) memory = Memory();
   for (size_t i = 0; i < model_.persistent_ops.size(); ++i) {
@@ -148,7 +151,7 @@ void Engine::Simulate(bool from_start, double cutoff) {
 template <typename Lanes, Engine::Mode kMode>
 void Engine::Begin(Lanes* lanes) {
   for (int32_t id = 0; id < model_.num_sources; ++id) {
-    MakeReady<kMode>(id, ops_[id].device, 0.0, kAtStart);
+    MakeReady<kMode>(id, ops_[id].device, 0.0, kAtStart, false);
   }
   for (int32_t d = 0; d < model_.num_devices; ++d) Dispatch<Lanes, kMode>(lanes, d, 0.0);
 }
@@ -177,6 +180,10 @@ void Engine::Loop(Lanes* lanes, double cutoff) {
       if (device.concurrency == 1) {
         device.task = -1;
         lanes->Clear(lane);
+        if (device.executor_thread) {
+          device.Advance(now, true);
+          if (kMode == Mode::kTrace) log_->spans[log_->op_span[task]].end = now;
+        }
       } else {
         device.running.pop();
         if (device.running.empty()) {
@@ -235,9 +242,19 @@ inline void Engine::Queue(int32_t task, int32_t d, double now, double seconds) {
 }
 
 template <Engine::Mode kMode>
-inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason) {
+inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason,
+                              bool by_own_op) {
   Device& device = devices_[d];
-  device.ready.push(op);
+  if (!device.executor_thread) {
+    device.ready.push(op);
+  } else if (!by_own_op) {
+    device.stack.push(op);
+  } else if (model_.inline_op[op]) {
+    device.ready.push(op);
+  } else {
+    if (newly_ready_ >= 0) device.stack.push_front(newly_ready_);
+    newly_ready_ = op;
+  }
   if (kMode == Mode::kTrace) {
     log_->op_ready[op] = now;
     log_->op_cause[op] = log_->cause;
@@ -248,10 +265,11 @@ inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason)
     device.remaining -= cost.seconds;
     if (device.concurrency == 1) {
       // A device that runs one task at a time, first ready first, starts this one when everything
-      // before it has ended: its start is known now.
-      const double start = std::max(device.available, now);
+      // before it has ended: its start is known now. An executor thread may start it at once.
+      const double after = std::max(device.available, now);
+      const double start = device.executor_thread ? now : after;
       const bool idle = now > device.available;
-      device.available = start + cost.seconds;
+      device.available = after + cost.seconds;
       if (start + cost.rank > limit_ ||
           (idle && device.available + device.remaining > limit_)) {
         cut_ = true;
@@ -265,13 +283,15 @@ inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason)
 template <typename Lanes, Engine::Mode kMode>
 inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
   Device& device = devices_[d];
-  while (!device.ready.empty()) {
+  for (;;) {
+    Ring<int32_t>& queue = device.ready.empty() ? device.stack : device.ready;
+    if (queue.empty()) return;
     if (device.concurrency == 1 ? device.task >= 0
                                 : device.running.size() >= size_t(device.concurrency)) {
       return;
     }
-    const int32_t task = device.ready.front();
-    device.ready.pop();
+    const int32_t task = queue.front();
+    queue.pop();
     double seconds;
     if (task < model_.num_ops) {
       const OpCost& cost = device.costs[task];
@@ -285,8 +305,14 @@ inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
       seconds = ((task - model_.num_ops) & 1) == 0 ? link.SendSeconds(bytes)
                                                    : link.RecvSeconds(bytes);
     }
-    const double end = now + seconds;
+    double end = now + seconds;
     outcome_.busy_seconds[d] += seconds;
+    if (device.executor_thread) {
+      device.Advance(now, false);
+      device.left = seconds;
+      device.sequence = sequence_;
+      end = device.OpEnd();
+    }
     if (kMode == Mode::kTrace) TraceStart(task, d, now, end);
     const uint64_t sequence = sequence_++;
     if (device.concurrency == 1) {
@@ -332,8 +358,8 @@ inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
       if (consumer.device == d) {
         ++users;
         if (--consumer.waiting == 0) {
-          MakeReady<kMode>(consumers[j], d, now,
-                                     model_.output_tensor[o] < 0 ? kControl : kData);
+          MakeReady<kMode>(consumers[j], d, now, model_.output_tensor[o] < 0 ? kControl : kData,
+                           true);
         }
       } else if (stamp_[consumer.device] != stamp) {
         stamp_[consumer.device] = stamp;
@@ -351,6 +377,12 @@ inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
       root_[o] = root;
       references_[BufferSlot(d, root)] += users;
     }
+  }
+  if (newly_ready_ >= 0) {
+    Device& device = devices_[d];
+    if (device.ready.empty()) device.ready.push(newly_ready_);
+    else device.stack.push_front(newly_ready_);
+    newly_ready_ = -1;
   }
   const OpCost& cost = devices_[d].costs[op];
   memory_[d].now -= cost.end_bytes;
@@ -395,6 +427,24 @@ inline void Engine::Request(Lanes* lanes, int32_t output, int32_t src, int32_t d
   }
 }
 
+// Hands work on a transfer to the thread of device `d` that does such work, not before `request`.
+// Returns when it will be done.
+template <typename Lanes>
+inline double Engine::WorkBeside(Lanes* lanes, int32_t d, double request, double now,
+                                 double seconds, double* start) {
+  Device& device = devices_[d];
+  const bool running = device.task >= 0;
+  device.Advance(now, running);
+  const bool busy = running || !device.ready.empty() || !device.stack.empty() ||
+                    (newly_ready_ >= 0 && ops_[newly_ready_].device == d);
+  *start = std::max(request, device.transfers_end);
+  device.transfers_end = *start + (busy ? 2 * seconds : seconds);
+  device.owed += seconds;
+  outcome_.busy_seconds[d] += seconds;
+  if (running) lanes->Set(d, device.OpEnd(), device.sequence);
+  return device.transfers_end;
+}
+
 template <typename Lanes, Engine::Mode kMode>
 inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now) {
   const Link& link = model_.links[transfer.src * model_.num_devices + transfer.dst];
@@ -404,6 +454,10 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
   outcome_.transfer_bytes[transfer.src] += bytes;
   Wire wire = {0, sequence_++, transfer.output, transfer.src, transfer.dst, id};
   double start = now;
+  double end = now;
+  if (link.send_beside) {
+    end = WorkBeside(lanes, transfer.src, now, now, link.SendSeconds(bytes), &start);
+  }
   int32_t blocker = -1;
   if (link.channel0 >= 0 && channel_free_[link.channel0] > start) {
     start = channel_free_[link.channel0];
@@ -413,8 +467,19 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
     start = channel_free_[link.channel1];
     if (kMode == Mode::kTrace) blocker = log_->channel_span[link.channel1];
   }
-  wire.end = start + seconds;
+  const double free = start + seconds;
+  wire.end = std::max(end, free);
+  if (link.recv_beside) {
+    wire.end = std::max(wire.end, WorkBeside(lanes, transfer.dst, start, now,
+                                             link.RecvSeconds(bytes), &start));
+  }
+  const bool beside = link.send_beside || link.recv_beside;
   if (kMode == Mode::kTrace) {
+    if (beside || (blocker >= 0 && log_->spans[blocker].end != start)) {
+      // Parts that overlap have one span, waiting included, which may end after the channel is free.
+      start = now;
+      blocker = -1;
+    }
     TraceLog::Stage& stage = log_->stages[id];
     stage.wire = static_cast<int32_t>(log_->spans.size());
     const int32_t producer = model_.outputs[transfer.output].producer;
@@ -425,10 +490,10 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
     if (link.channel0 >= 0) log_->channel_span[link.channel0] = stage.wire;
     if (link.channel1 >= 0) log_->channel_span[link.channel1] = stage.wire;
   }
-  if (link.channel1 >= 0) channel_free_[link.channel1] = wire.end;
-  if (link.channel0 >= 0) {
+  if (link.channel1 >= 0) channel_free_[link.channel1] = free;
+  if (link.channel0 >= 0) channel_free_[link.channel0] = free;
+  if (link.channel0 >= 0 && !beside) {
     // Reservations in request order: the wires of a channel end in that order too.
-    channel_free_[link.channel0] = wire.end;
     Ring<Wire>& wires = channel_wires_[link.channel0];
     if (wires.empty()) lanes->Set(model_.num_devices + link.channel0, wire.end, wire.sequence);
     wires.push(wire);
@@ -480,7 +545,7 @@ inline void Engine::Deliver(int32_t output, int32_t dst, double now) {
     ++users;
     if (--consumer.waiting == 0) {
       MakeReady<kMode>(consumers[j], dst, now,
-                                 model_.output_tensor[output] < 0 ? kControl : kData);
+                       model_.output_tensor[output] < 0 ? kControl : kData, false);
     }
   }
   references_[BufferSlot(dst, output)] = users;

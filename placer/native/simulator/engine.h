@@ -2,6 +2,7 @@
 #ifndef PLACER_NATIVE_SIMULATOR_ENGINE_H_
 #define PLACER_NATIVE_SIMULATOR_ENGINE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -80,6 +81,7 @@ class Engine {
   };
   struct Device {
     Ring<int32_t> ready;            // tasks in first-ready order
+    Ring<int32_t> stack;            // of an executor thread: ops it takes when `ready` is empty
     EventHeap<int32_t> running;     // when it runs several tasks at once
     int32_t task = -1;              // when it runs one
     int32_t concurrency = 1;
@@ -87,6 +89,25 @@ class Engine {
     // With a cutoff, one task at a time: when all that is ready will have ended, and the work of
     // the ops that are not ready yet.
     double available = 0, remaining = 0;
+    // Of an executor thread, as of `since`: what is left of the op that runs, of the work on
+    // transfers that shares its core, and when the transfers' own thread will have done it.
+    bool executor_thread = false;
+    double since = 0, left = 0, owed = 0, transfers_end = 0;
+    uint64_t sequence = 0;  // of the op that runs
+
+    // Brings the above up to `now`. Two threads at work have half the core each.
+    void Advance(double now, bool running) {
+      const double elapsed = now - since;
+      if (running) {
+        const double shared = std::min(elapsed, 2 * owed);
+        owed -= shared / 2;
+        left -= shared / 2 + (elapsed - shared);
+      } else {
+        owed -= std::min(elapsed, owed);
+      }
+      since = now;
+    }
+    double OpEnd() const { return since + (left + std::min(left, owed)); }
   };
   struct Memory {
     int64_t now = 0, peak = 0;
@@ -104,7 +125,7 @@ class Engine {
   template <typename Lanes, Mode kMode>
   void Dispatch(Lanes* lanes, int32_t d, double now);
   template <Mode kMode>
-  void MakeReady(int32_t op, int32_t d, double now, int32_t reason);
+  void MakeReady(int32_t op, int32_t d, double now, int32_t reason, bool by_own_op);
   template <Mode kMode>
   void Queue(int32_t task, int32_t d, double now, double seconds);
   void PrefetchAhead(int32_t op, int32_t d) const;
@@ -112,6 +133,9 @@ class Engine {
   void EndOp(Lanes* lanes, int32_t op, int32_t d, double now);
   template <typename Lanes, Mode kMode>
   void Request(Lanes* lanes, int32_t output, int32_t src, int32_t dst, double now);
+  template <typename Lanes>
+  double WorkBeside(Lanes* lanes, int32_t d, double request, double now, double seconds,
+                    double* start);
   template <typename Lanes, Mode kMode>
   void StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now);
   template <typename Lanes, Mode kMode>
@@ -172,6 +196,7 @@ class Engine {
 
   std::vector<int32_t> stamp_;  // [devices] last output requested for this device
   int32_t stamps_ = 0;
+  int32_t newly_ready_ = -1;  // last op that the one ending now made ready for its own thread
   double limit_ = kNever;
   bool cut_ = false;
   // Runs of bases and moves.

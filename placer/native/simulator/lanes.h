@@ -28,6 +28,10 @@ class Ring {
     if (tail_ - head_ == items_.size()) Grow();
     items_[tail_++ & mask_] = item;
   }
+  void push_front(const T& item) {
+    if (tail_ - head_ == items_.size()) Grow();
+    items_[--head_ & mask_] = item;
+  }
 
   Ring() = default;
   Ring(const Ring& other) { *this = other; }

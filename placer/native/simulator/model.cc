@@ -122,6 +122,12 @@ void Model::Validate(const Inputs& in) const {
   CheckRange("control_dst", in.control_dst, in.num_controls, 0, n);
   CheckRange("device_class", in.device_class, d, 0, k);
   CheckRange("concurrency", in.concurrency, d, 1, int64_t{1} << 31);
+  for (int64_t i = 0; i < d; ++i) {
+    if (in.executor_thread[i] && in.concurrency[i] != 1) {
+      Fail("executor_thread[", i, "] is set: concurrency[", i, "] is ", in.concurrency[i],
+           ", must be 1");
+    }
+  }
   CheckRange("channels", in.channels, d * d * 2, -1, int64_t{1} << 31);
   for (int64_t i = 0; i < n; ++i) {
     const int64_t inputs = in.in_ptr[i + 1] - in.in_ptr[i];
@@ -138,6 +144,7 @@ void Model::BuildDevices(const Inputs& in) {
   const int32_t d = num_devices;
   memory_limit.assign(in.memory_limit, in.memory_limit + d);
   concurrency.assign(in.concurrency, in.concurrency + d);
+  executor_thread.assign(in.executor_thread, in.executor_thread + d);
   std::map<int32_t, int32_t> dense;
   auto channel = [&](int32_t id) {
     return id < 0 ? -1 : dense.emplace(id, static_cast<int32_t>(dense.size())).first->second;
@@ -154,8 +161,12 @@ void Model::BuildDevices(const Inputs& in) {
       link.send_seconds_per_byte = in.send_cpu_seconds_per_byte[i];
       link.recv_seconds = in.recv_cpu_seconds[i];
       link.recv_seconds_per_byte = in.recv_cpu_seconds_per_byte[i];
-      link.send_task = link.send_seconds > 0 || link.send_seconds_per_byte > 0;
-      link.recv_task = link.recv_seconds > 0 || link.recv_seconds_per_byte > 0;
+      const bool sends = link.send_seconds > 0 || link.send_seconds_per_byte > 0;
+      const bool receives = link.recv_seconds > 0 || link.recv_seconds_per_byte > 0;
+      link.send_beside = sends && executor_thread[s];
+      link.recv_beside = receives && executor_thread[r];
+      link.send_task = sends && !link.send_beside;
+      link.recv_task = receives && !link.recv_beside;
       link.channel0 = channel(in.channels[2 * i]);
       link.channel1 = channel(in.channels[2 * i + 1]);
       if (link.channel0 < 0) std::swap(link.channel0, link.channel1);
@@ -272,6 +283,8 @@ void Model::Build(const Inputs& in) {
     num_ops = static_cast<int32_t>(executed);
   }
 
+  inline_op.resize(num_ops);
+  for (int32_t id = 0; id < num_ops; ++id) inline_op[id] = in.inline_op[op_of[id]];
   indegree.resize(num_ops);
   owned_begin.assign(1, 0);
   std::vector<int32_t> output_of(t, -1);

@@ -35,6 +35,8 @@ struct Inputs {
   const int32_t* device_class = nullptr;       // [D]
   const int64_t* memory_limit = nullptr;       // [D]
   const int32_t* concurrency = nullptr;        // [D]
+  const bool* executor_thread = nullptr;       // [D]
+  const bool* inline_op = nullptr;             // [N]
   const double* latency = nullptr;             // [D, D]
   const double* seconds_per_byte = nullptr;    // [D, D]
   const int32_t* channels = nullptr;           // [D, D, 2]
@@ -80,7 +82,8 @@ struct Link {
   double latency, seconds_per_byte;
   double send_seconds, send_seconds_per_byte, recv_seconds, recv_seconds_per_byte;
   int32_t channel0, channel1;  // dense channel ids; channel0 is -1 only if both are
-  bool send_task, recv_task;
+  bool send_task, recv_task;      // the cost queues at this end as a task
+  bool send_beside, recv_beside;  // the cost is worked off beside the ops of this end
 
   double WireSeconds(int64_t bytes) const {
     return latency + static_cast<double>(bytes) * seconds_per_byte;
@@ -126,6 +129,8 @@ class Model {
   std::vector<int32_t> persistent_ops;     // callers' ops that hold persistent bytes
   std::vector<int64_t> memory_limit;       // [D]
   std::vector<int32_t> concurrency;        // [D]
+  std::vector<char> executor_thread;       // [D]
+  std::vector<char> inline_op;             // [num_ops]
   std::vector<Link> links;                 // [D, D]
 
   // Caller's outputs without consumers, per executed op, for traces: tensors of internal op i that

@@ -281,8 +281,16 @@ bool Engine::Converged(const Checkpoint& checkpoint, double now) {
     const Device& b = base.devices[d];
     if (memory_[d].now != base.memory[d].now + shifts_[d]) return false;
     if ((a.task < 0) != (b.task < 0) || a.running.size() != b.running.size() ||
-        a.ready.size() != b.ready.size()) {
+        a.ready.size() != b.ready.size() || a.stack.size() != b.stack.size()) {
       return false;
+    }
+    if (a.executor_thread &&
+        (a.since != b.since || a.left != b.left || a.owed != b.owed ||
+         std::max(a.transfers_end, now) != std::max(b.transfers_end, now))) {
+      return false;
+    }
+    for (uint32_t i = 0; i < a.stack.size(); ++i) {
+      if (a.stack[i] != b.stack[i]) return false;
     }
     for (uint32_t i = 0; i < a.ready.size(); ++i) {
       if (identity(state_, a.ready[i]) != identity(base, b.ready[i])) return false;
