@@ -5,7 +5,14 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from placer.policy.model import Decoded, PlacementPolicy, gumbel
+from placer.policy.model import (
+    DEVICE_FEATURES,
+    Conditions,
+    Decoded,
+    Encoded,
+    PlacementPolicy,
+    gumbel,
+)
 from placer.policy.settings import PolicySettings
 
 
@@ -22,26 +29,43 @@ class Learner:
         self.settings = settings
         self.optimizer = keras.optimizers.Adam(settings.learning_rate)
         self.optimizer.build(policy.trainable_variables)
-        self.sample = tf.function(self._sample, autograph=False)
-        self.update = tf.function(self._update, autograph=False)
+        # The encoder's steps are tiny, so XLA pays here: ten times faster. It cannot hand what the
+        # backward pass needs to TensorFlow, so that reads the groups again.
+        self._encode = tf.function(policy.encode, autograph=False, jit_compile=True)
+        self._encoder_gradients = tf.function(
+            self._gradients_through_encoder, autograph=False, jit_compile=True
+        )
+        # Traced once each, whatever the numbers of samples and of groups decoded.
+        conditions, decoded = _signatures(policy, settings)
+        scalar, row = tf.TensorSpec([], tf.float32), tf.TensorSpec([None], tf.float32)
+        self.sample = tf.function(
+            self._sample,
+            input_signature=[conditions, tf.TensorSpec([2], tf.int32)],
+            autograph=False,
+        )
+        self.update = tf.function(
+            self._update,
+            input_signature=[
+                *(decoded, conditions, row, tf.TensorSpec([None], tf.bool), scalar, scalar),
+            ],
+            autograph=False,
+        )
 
-    def _sample(self, incumbents: tf.Tensor, stay: tf.Tensor, seed: tf.Tensor) -> Decoded:
+    def _sample(self, conditions: Conditions, seed: tf.Tensor) -> Decoded:
         """Samples B placements.
 
         Args:
-          incumbents: int32[B, G] placements to change, rows of D for none.
-          stay: float32[B], see PlacementPolicy.decode.
-          seed: int32[2]; the samples depend on it and on the weights alone.
+          conditions: of each.
+          seed: int32[2]; the samples depend on it, on the conditions and on the weights alone.
         """
-        batch = tf.shape(incumbents)[0]
-        noise = gumbel(seed, [self.policy.num_groups, batch, self.policy.num_devices])
-        return self.policy.decode(self.policy.encode(), incumbents, stay, noise)
+        length, batch = tf.shape(conditions.order)[0], tf.shape(conditions.incumbents)[0]
+        noise = gumbel(seed, [length, batch, self.policy.num_devices])
+        return self.policy.decode(self._encode(), conditions, noise)
 
     def gradients(
         self,
         decoded: Decoded,
-        incumbents: tf.Tensor,
-        stay: tf.Tensor,
+        conditions: Conditions,
         advantages: tf.Tensor,
         imitate: tf.Tensor,
         entropy_weight: tf.Tensor,
@@ -53,17 +77,17 @@ class Learner:
 
         Args:
           decoded: B placements with the log-probabilities they were sampled with.
-          incumbents, stay: as they were sampled with.
+          conditions: as they were sampled with.
           advantages: float32[B].
           imitate: bool[B]; rows whose log-probability is raised without regard to how likely they
             were when sampled.
           entropy_weight: float32 scalar.
         """
         clip = self.settings.ppo_clip
+        encoded = self._encode()
         with tf.GradientTape() as tape:
-            log_probs, entropy = self.policy.log_probs(
-                self.policy.encode(), decoded, incumbents, stay
-            )
+            tape.watch(encoded)
+            log_probs, entropy = self.policy.log_probs(encoded, decoded, conditions)
             gain = advantages[:, None]
             if clip > 0:
                 old = tf.where(imitate[:, None], tf.stop_gradient(log_probs), decoded.log_probs)
@@ -74,20 +98,31 @@ class Learner:
                 surrogate = log_probs * gain
             total = tf.reduce_sum(surrogate + entropy_weight * entropy)
             loss = -total / tf.cast(tf.shape(advantages)[0], tf.float32)
-        return tape.gradient(loss, self._variables(), unconnected_gradients="zero")
+        by_encoded, direct = tape.gradient(
+            loss, (encoded, self._variables()), unconnected_gradients="zero"
+        )
+        through = self._encoder_gradients(by_encoded)
+        return [one + other for one, other in zip(direct, through, strict=True)]
+
+    def _gradients_through_encoder(self, by_encoded: Encoded) -> list[tf.Tensor]:
+        """Gradients by the variables of what has the given gradients by the encoder's output."""
+        with tf.GradientTape() as tape:
+            encoded = self.policy.encode()
+        return tape.gradient(
+            encoded, self._variables(), output_gradients=by_encoded, unconnected_gradients="zero"
+        )
 
     def _update(
         self,
         decoded: Decoded,
-        incumbents: tf.Tensor,
-        stay: tf.Tensor,
+        conditions: Conditions,
         advantages: tf.Tensor,
         imitate: tf.Tensor,
         entropy_weight: tf.Tensor,
         learning_rate: tf.Tensor,
     ) -> tf.Tensor:
         """One step of Adam; arguments as `gradients`. Returns the gradient's norm, float32."""
-        gradients = self.gradients(decoded, incumbents, stay, advantages, imitate, entropy_weight)
+        gradients = self.gradients(decoded, conditions, advantages, imitate, entropy_weight)
         gradients, norm = tf.clip_by_global_norm(gradients, self.settings.clip_norm)
         self.optimizer.learning_rate.assign(learning_rate)
         self.optimizer.apply(gradients)
@@ -95,3 +130,24 @@ class Learner:
 
     def _variables(self) -> list[tf.Variable]:
         return [variable.value for variable in self.policy.trainable_variables]
+
+
+def _signatures(policy: PlacementPolicy, settings: PolicySettings) -> tuple[Conditions, Decoded]:
+    """Specifications of any number of samples of any number of decoded groups."""
+    g, d = policy.num_groups, policy.num_devices
+    width = len(DEVICE_FEATURES) if settings.device_features else 0
+    conditions = Conditions(
+        order=tf.TensorSpec([None], tf.int32),
+        incumbents=tf.TensorSpec([None, g], tf.int32),
+        stay=tf.TensorSpec([None], tf.float32),
+        follow=tf.TensorSpec([None], tf.float32),
+        focus=tf.TensorSpec([None], tf.int32),
+        forced=tf.TensorSpec([None, None], tf.int32),
+    )
+    decoded = Decoded(
+        devices=tf.TensorSpec([None, None], tf.int32),
+        log_probs=tf.TensorSpec([None, None], tf.float32),
+        usable=tf.TensorSpec([None, None, d], tf.bool),
+        features=tf.TensorSpec([None, None, d, width], tf.float32),
+    )
+    return conditions, decoded

@@ -6,6 +6,10 @@ for the group before, its output, with attention over the encoder's states, a di
 devices (Mirhoseini et al., ICML 2017, section 3.2; Bahdanau et al. 2015 for the attention). The
 attention does not feed back into the cell, so that the probabilities of given placements need no
 sequential attention.
+
+The decoder places all groups from nothing, or decodes a window of them anew within a placement
+found before, as neural large neighbourhood search does (Hottung and Tierney, ECAI 2020); the
+encoder always reads all.
 """
 
 from __future__ import annotations
@@ -42,6 +46,10 @@ DEVICE_FEATURES = {
     "late": -0.5,
     # No group is on the device yet.
     "unused": 0.0,
+    # Share of the group's traffic that is with groups that have just moved to the device, and
+    # whether the last group did; both times the inclination to follow.
+    "joined": 4.0,
+    "led": 2.0,
 }
 
 
@@ -59,14 +67,37 @@ class Encoded(NamedTuple):
     cell_inputs: tf.Tensor
 
 
-class Decoded(NamedTuple):
-    """B placements and what is needed to compute their probabilities again.
+class Conditions(NamedTuple):
+    """What B placements are decoded under.
 
     Attributes:
-      devices: int32[B, G].
-      log_probs: float32[B, G] of each choice given those before.
-      usable: bool[B, G, D] devices that could be chosen.
-      features: float32[B, G, D, F], columns as DEVICE_FEATURES; F = 0 without device features.
+      order: int32[W] ascending, groups that are decoded; all others keep the incumbent's device.
+      incumbents: int32[B, G] placements to change; D everywhere to start from nothing, which takes
+        an `order` of all groups.
+      stay: float32[B], before training added to the logit of the incumbent's device or, where
+        there is no incumbent, of the device of the last group that had a choice.
+      follow: float32[B] inclination of a group to go where those before it have moved.
+      focus: int32[B] position in `order` of a group that must leave the incumbent's device; -1
+        for none.
+      forced: int32[B, W] devices that are chosen however unlikely; -1 where the policy chooses.
+    """
+
+    order: tf.Tensor
+    incumbents: tf.Tensor
+    stay: tf.Tensor
+    follow: tf.Tensor
+    focus: tf.Tensor
+    forced: tf.Tensor
+
+
+class Decoded(NamedTuple):
+    """The W decoded groups of B placements, and what their probabilities depend on.
+
+    Attributes:
+      devices: int32[B, W].
+      log_probs: float32[B, W] of each choice given those before.
+      usable: bool[B, W, D] devices that could be chosen.
+      features: float32[B, W, D, F], columns as DEVICE_FEATURES; F = 0 without device features.
     """
 
     devices: tf.Tensor
@@ -158,7 +189,7 @@ class PlacementPolicy(keras.Model):
         self.group_embedding.build((None, width))
         self.encoder.build((1, self.num_groups, h))
         self.device_embedding.build((None, d + 1))
-        inputs = h + h // 4 + (h // 4 + 1 if self.settings.incumbents else 0)
+        inputs = h + h // 4 + (h // 4 + 3 if self.settings.incumbents else 0)
         self.decoder.build((None, self.num_groups, inputs))
         self.query.build((None, h))
         self.key.build((None, h))
@@ -201,26 +232,31 @@ class PlacementPolicy(keras.Model):
         return tf.where(usable, logits, FORBIDDEN)
 
     def log_probs(
-        self, encoded: Encoded, decoded: Decoded, incumbents: tf.Tensor, stay: tf.Tensor
+        self, encoded: Encoded, decoded: Decoded, conditions: Conditions
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Log-probabilities of given placements, in one pass and differentiable.
 
         Args:
           encoded: of `encode`.
           decoded: B placements; `log_probs` is not read.
-          incumbents, stay: as given to `decode` when they were sampled.
+          conditions: as given to `decode` when they were sampled.
 
         Returns:
-          float32[B, G] log-probability of each choice and float32[B, G] entropies.
+          float32[B, W] log-probability of each choice and float32[B, W] entropies.
         """
-        devices = decoded.devices
+        devices, order = decoded.devices, conditions.order
         previous = tf.pad(devices[:, :-1], [[0, 0], [1, 0]], constant_values=self.num_devices)
-        batch = tf.shape(devices)[0]
-        shape = [batch, self.num_groups, self.settings.hidden]
-        inputs = [tf.broadcast_to(encoded.states, shape), self._embed(previous)]
+        batch, width = tf.shape(devices)[0], tf.shape(order)[0]
+        states = tf.gather(encoded.states, order)
+        inputs = [
+            tf.broadcast_to(states, [batch, width, self.settings.hidden]),
+            self._embed(previous),
+        ]
         if self.settings.incumbents:
-            inputs.append(self._embed(incumbents))
-            inputs.append(tf.broadcast_to(0.1 * stay[:, None, None], [batch, self.num_groups, 1]))
+            inputs.append(self._embed(tf.gather(conditions.incumbents, order, axis=1)))
+            scalars = tf.stack([0.1 * conditions.stay, conditions.follow], axis=1)
+            inputs.append(tf.broadcast_to(scalars[:, None], [batch, width, 2]))
+            inputs.append(tf.one_hot(conditions.focus, width)[:, :, None])
         states = self.decoder(tf.concat(inputs, axis=-1))
         logits = self._logits(states, encoded, decoded.features, decoded.usable)
         log_p = tf.nn.log_softmax(logits)
@@ -232,55 +268,66 @@ class PlacementPolicy(keras.Model):
         return self.device_embedding(tf.one_hot(devices, self.num_devices + 1))
 
     def decode(
-        self,
-        encoded: Encoded,
-        incumbents: tf.Tensor,
-        stay: tf.Tensor,
-        noise: tf.Tensor | None = None,
-        given: tf.Tensor | None = None,
+        self, encoded: Encoded, conditions: Conditions, noise: tf.Tensor | None = None
     ) -> Decoded:
-        """Samples placements, or walks through given ones; not differentiable.
+        """Samples placements, or walks through those that are forced; not differentiable.
 
         Args:
           encoded: of `encode`.
-          incumbents: int32[B, G] placements to change; D where there is none.
-          stay: float32[B], before training added to the logit of the incumbent's device or, where
-            there is no incumbent, of the device of the last group that had a choice.
-          noise: float32[G, B, D] Gumbel noise that makes the choices.
-          given: int32[B, G] choices, instead of noise.
+          conditions: of B placements.
+          noise: float32[W, B, D] Gumbel noise that makes the choices; None takes the likeliest.
         """
         settings, d = self.settings, self.num_devices
-        hidden = settings.hidden
-        batch = tf.shape(incumbents)[0]
+        hidden, order, incumbents = settings.hidden, conditions.order, conditions.incumbents
+        batch, length = tf.shape(incumbents)[0], tf.shape(order)[0]
         kernel = tf.convert_to_tensor(self.decoder.cell.kernel)
         recurrent = tf.convert_to_tensor(self.decoder.cell.recurrent_kernel)
         table = tf.convert_to_tensor(self.device_embedding.kernel)
         quarter = hidden // 4
         from_previous = tf.matmul(table, kernel[hidden : hidden + quarter])
-        incumbents_t = tf.transpose(incumbents)
         if settings.incumbents:
             from_incumbent = tf.matmul(table, kernel[hidden + quarter : hidden + 2 * quarter])
-            from_stay = 0.1 * stay[:, None] * kernel[hidden + 2 * quarter :]
-        given_t = None if given is None else tf.transpose(given)
+            scalars = tf.stack([0.1 * conditions.stay, conditions.follow], axis=1)
+            from_scalars = tf.matmul(scalars, kernel[hidden + 2 * quarter : -1])
+        cell_inputs = tf.gather(encoded.cell_inputs, order)
+        all_incumbents = tf.transpose(incumbents)
+        incumbents_t = tf.gather(all_incumbents, order)
+        forced = tf.transpose(conditions.forced)
+        allowed, movable = tf.gather(self._allowed, order), tf.gather(self._movable, order)
+        # A group that may use one device alone cannot leave it.
+        leaves = tf.transpose(tf.one_hot(conditions.focus, length)) > 0
+        leaves = (leaves & movable[:, None])[:, :, None]
+        changing = tf.cast(incumbents_t[0] < d, tf.float32)[:, None]
 
-        ints = tf.TensorArray(tf.int32, self.num_groups, clear_after_read=False)
-        floats = tf.TensorArray(tf.float32, self.num_groups, clear_after_read=False)
         zeros = tf.zeros([batch, d])
         one_hot_incumbents = tf.one_hot(incumbents, d)
         load = tf.reduce_sum(one_hot_incumbents * self._seconds, axis=1)
         memory = tf.reduce_sum(one_hot_incumbents * self._memory, axis=1)
         width = len(DEVICE_FEATURES) if settings.device_features else 0
+        if settings.device_features:
+            all_seconds = tf.gather(self._seconds, order)
+            all_bytes = tf.gather(self._memory, order)
+            all_slowdown = tf.gather(self._slowdown, order)
+            all_neighbours = tf.gather(self._neighbour, order)
+            all_traffic = tf.gather(self._traffic, order, axis=1)
+            all_arrival = tf.gather(self._arrival, order)
+            all_before = tf.gather(self._before, order)
 
-        def step(t, h, c, previous, anchor, used, load, memory, ready, devices, finish, out):
-            gates = tf.matmul(h, recurrent) + encoded.cell_inputs[t]
+        def step(
+            t, h, c, previous, led, anchor, used, load, memory, ready, devices, moved, finish, out
+        ):
+            gates = tf.matmul(h, recurrent) + cell_inputs[t]
             gates += tf.gather(from_previous, previous)
             if settings.incumbents:
-                gates += tf.gather(from_incumbent, incumbents_t[t]) + from_stay
+                gates += tf.gather(from_incumbent, incumbents_t[t]) + from_scalars
+                gates += tf.cast(tf.equal(conditions.focus, t), tf.float32)[:, None] * kernel[-1:]
             i, f, g, o = tf.split(gates, 4, axis=1)
             c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
             h = tf.sigmoid(o) * tf.tanh(c)
 
-            usable = tf.broadcast_to(self._allowed[t], [batch, d])
+            incumbent = tf.one_hot(incumbents_t[t], d)
+            usable = tf.broadcast_to(allowed[t], [batch, d])
+            usable &= ~(leaves[t] & (incumbent > 0))
             if settings.break_symmetry:
                 # Without an incumbent, identical devices are numbered by first use.
                 opened = tf.gather(used, self._class_predecessor, axis=1) > 0
@@ -289,91 +336,105 @@ class PlacementPolicy(keras.Model):
             features = tf.zeros([batch, d, 0])
             end = zeros
             if settings.device_features:
-                seconds, bytes_ = self._seconds[t], self._memory[t]
-                incumbent = tf.one_hot(incumbents_t[t], d)
+                seconds, bytes_ = all_seconds[t], all_bytes[t]
                 kept = tf.where(incumbents_t[t] < d, incumbents_t[t], anchor)
                 reference = tf.one_hot(kept, d)
                 load -= incumbent * seconds
                 memory -= incumbent * bytes_
-                around = self._neighbour[t]
+                around = all_neighbours[t]
                 where = tf.one_hot(devices.gather(around), d)
-                shares = tf.einsum("ik,kbd->ibd", self._traffic[:, t], where)
+                joined = tf.one_hot(moved.gather(around), d)
+                shares = tf.einsum("ik,kbd->ibd", all_traffic[:, t], where)
+                followed = tf.einsum("k,kbd->bd", tf.reduce_sum(all_traffic[:, t], 0), joined)
                 arrived = finish.gather(around)[:, :, None]
-                arrived += (1.0 - where) * self._arrival[t][:, None, None]
-                arrived = tf.where(self._before[t][:, None, None], arrived, 0.0)
+                arrived += (1.0 - where) * all_arrival[t][:, None, None]
+                arrived = tf.where(all_before[t][:, None, None], arrived, 0.0)
                 end = tf.maximum(ready, tf.reduce_max(arrived, axis=0)) + seconds
                 delay = end - tf.reduce_min(
                     tf.where(usable, end, np.float32(1e30)), axis=1, keepdims=True
                 )
+                # Within an incumbent, what comes before the window has no finish time.
+                delay = tf.maximum(delay, 0.0) * (1.0 - changing)
+                follow = conditions.follow[:, None]
                 features = tf.stack(
                     [
-                        reference * stay[:, None],
+                        reference * conditions.stay[:, None],
                         tf.one_hot(previous, d),
                         shares[0],
                         shares[1],
                         load + seconds,
-                        tf.broadcast_to(self._slowdown[t], [batch, d]),
+                        tf.broadcast_to(all_slowdown[t], [batch, d]),
                         memory + bytes_,
-                        tf.clip_by_value(delay, 0.0, 2.0),
-                        tf.tanh(tf.maximum(delay, 0.0) * (self.num_groups / 4.0)),
+                        tf.minimum(delay, 2.0),
+                        tf.tanh(delay * (self.num_groups / 4.0)),
                         1.0 - used,
+                        followed * follow,
+                        tf.one_hot(led, d) * follow,
                     ],
                     axis=2,
                 )
             logits = self._logits(h, encoded, features, usable)
             log_p = tf.nn.log_softmax(logits)
-            if given_t is None:
-                assert noise is not None
-                choice = tf.argmax(log_p + noise[t], axis=1, output_type=tf.int32)
-            else:
-                choice = given_t[t]
+            scores = log_p if noise is None else log_p + noise[t]
+            choice = tf.argmax(scores, axis=1, output_type=tf.int32)
+            choice = tf.where(forced[t] < 0, choice, forced[t])
             chosen = tf.one_hot(choice, d)
+            led = tf.where(tf.equal(choice, incumbents_t[t]), -1, choice)
             used = tf.maximum(used, chosen)
-            anchor = tf.where(self._movable[t], choice, anchor)
+            anchor = tf.where(movable[t], choice, anchor)
             if settings.device_features:
                 load += chosen * seconds
                 memory += chosen * bytes_
                 finished = tf.reduce_sum(chosen * end, axis=1)
                 ready = tf.where(chosen > 0, end, ready)
-                finish = finish.write(t, finished)
-            devices = devices.write(t, choice)
+                finish = finish.write(order[t], finished)
+                devices = devices.write(order[t], choice)
+                moved = moved.write(order[t], led)
             out = (
-                out[0].write(t, tf.reduce_sum(log_p * chosen, axis=1)),
-                out[1].write(t, usable),
-                out[2].write(t, features),
+                out[0].write(t, choice),
+                out[1].write(t, tf.reduce_sum(log_p * chosen, axis=1)),
+                out[2].write(t, usable),
+                out[3].write(t, features),
             )
-            return t + 1, h, c, choice, anchor, used, load, memory, ready, devices, finish, out
+            return (
+                *(t + 1, h, c, choice, led, anchor, used, load, memory),
+                *(ready, devices, moved, finish, out),
+            )
+
+        def groups(dtype: tf.DType, values: tf.Tensor) -> tf.TensorArray:
+            """Of each group, whether it is decoded or not."""
+            array = tf.TensorArray(dtype, self.num_groups, clear_after_read=False)
+            return array.unstack(values)
+
+        def steps(dtype: tf.DType, *shape: int) -> tf.TensorArray:
+            return tf.TensorArray(dtype, length, element_shape=[None, *shape])
 
         state = tf.zeros([batch, hidden])
+        none = tf.fill([self.num_groups, batch], -1)
         result = tf.while_loop(
-            lambda t, *_: t < self.num_groups,
+            lambda t, *_: t < length,
             step,
             (
-                0,
-                state,
-                state,
-                tf.fill([batch], d),
-                tf.fill([batch], d),
-                zeros,
-                load,
-                memory,
-                zeros,
-                ints.unstack(incumbents_t),
-                floats.unstack(tf.zeros([self.num_groups, batch])),
+                *(0, state, state, tf.fill([batch], d), tf.fill([batch], -1), tf.fill([batch], d)),
+                *(zeros, load, memory, zeros),
+                groups(tf.int32, all_incumbents),
+                groups(tf.int32, none),
+                groups(tf.float32, tf.zeros([self.num_groups, batch])),
                 (
-                    tf.TensorArray(tf.float32, self.num_groups, element_shape=[None]),
-                    tf.TensorArray(tf.bool, self.num_groups, element_shape=[None, d]),
-                    tf.TensorArray(tf.float32, self.num_groups, element_shape=[None, d, width]),
+                    steps(tf.int32),
+                    steps(tf.float32),
+                    steps(tf.bool, d),
+                    steps(tf.float32, d, width),
                 ),
             ),
             parallel_iterations=1,
         )
-        devices, (log_probs, usable, features) = result[9], result[11]
+        devices, log_probs, usable, features = (array.stack() for array in result[-1])
         return Decoded(
-            tf.transpose(devices.stack()),
-            tf.transpose(log_probs.stack()),
-            tf.transpose(usable.stack(), [1, 0, 2]),
-            tf.transpose(features.stack(), [1, 0, 2, 3]),
+            tf.transpose(devices),
+            tf.transpose(log_probs),
+            tf.transpose(usable, [1, 0, 2]),
+            tf.transpose(features, [1, 0, 2, 3]),
         )
 
 

@@ -29,13 +29,17 @@ class PolicySettings:
       attention: "additive" (Bahdanau et al. 2015; the paper) or "dot" (scaled dot product).
       device_features: whether the decoder also scores every device by what placing the group
         there would do: traffic with neighbours, load, memory, estimated finish time.
-      incumbents: whether samples are decoded as changes of good placements found before; 0 for
-        none, else the number of such placements kept.
-      fresh: share of the samples that are decoded from nothing although incumbents exist.
+      incumbents: whether samples decode a window of groups anew within a placement found before,
+        the incumbent; else everything is decoded from nothing.
+      window: groups in the largest such window.
+      tolerance: after each batch the next incumbent is drawn from the batch and the last one, with
+        odds of exp(reward / tolerance); this is the tolerance at first, 0 takes the best.
+      final_tolerance: the tolerance when the budget is used up.
+      fresh: share of the batches that are decoded from nothing although incumbents exist.
       warm_up: placements decoded from nothing before the first incumbents are used.
       levels: how many degrees of reluctance to change there are.
-      fewest_changes: groups that the most reluctant are expected to move, before training.
-      most_changes: share of the groups that the least reluctant are expected to move.
+      fewest_changes: groups, beside one that must, that the most reluctant are to move.
+      most_changes: share of the window that the least reluctant are to move.
       samples: placements sampled between two updates (K of the paper).
       update_samples: of these, how many an update learns from: the best and the worst.
       epochs: passes over the same samples; more than 1 needs `ppo_clip`.
@@ -51,13 +55,13 @@ class PolicySettings:
       failing_updates: after so many updates only placements that ran are learnt from (paper);
         0 for never.
       learning_rate: of Adam.
-      final_learning_rate: reached when `horizon` placements have been sampled.
+      final_learning_rate: reached when the budget is used up.
       clip_norm: global norm that gradients are clipped to.
       squash: C of C * tanh(logits / temperature); 0 for plain logits.
       temperature: T of the same.
       entropy: weight of the entropy bonus at the start.
-      final_entropy: its weight when `horizon` placements have been sampled.
-      horizon: placements over which the schedules run.
+      final_entropy: its weight when the budget is used up.
+      horizon: placements over which these schedules run where there is no budget.
       imitation: weight of the log-likelihood of the best placements found.
       elites: how many of the best placements are imitated.
       break_symmetry: number identical devices by first use.
@@ -70,12 +74,15 @@ class PolicySettings:
     features: str = "costs"
     attention: str = "dot"
     device_features: bool = True
-    incumbents: int = 4
-    fresh: float = 0.1
+    incumbents: bool = True
+    window: int = 256
+    tolerance: float = 0.05
+    final_tolerance: float = 1e-4
+    fresh: float = 0.05
     warm_up: int = 1024
     levels: int = 8
-    fewest_changes: float = 1.5
-    most_changes: float = 0.15
+    fewest_changes: float = 0.3
+    most_changes: float = 0.4
     samples: int = 128
     update_samples: int = 64
     epochs: int = 1
@@ -113,9 +120,15 @@ class PolicySettings:
                     + ", ".join(known)
                 )
         positive = ("hidden", "samples", "update_samples", "epochs", "type_units", "horizon")
-        for name in (*positive, "levels", "fewest_changes", "learning_rate", "temperature"):
+        more = ("levels", "window", "fewest_changes", "learning_rate", "temperature")
+        for name in positive + more:
             if not getattr(self, name) > 0:
                 raise PlacerError(f"policy setting {name}={getattr(self, name)}: must be positive")
+        for name in ("tolerance", "final_tolerance"):
+            if not getattr(self, name) >= 0:
+                raise PlacerError(
+                    f"policy setting {name}={getattr(self, name)}: must be at least 0"
+                )
         if self.hidden % 2:
             raise PlacerError(f"policy setting hidden={self.hidden}: must be even")
         if self.epochs > 1 and not self.ppo_clip > 0:
@@ -193,7 +206,7 @@ PRESETS = MappingProxyType(
             features="shapes",
             attention="additive",
             device_features=False,
-            incumbents=0,
+            incumbents=False,
             fresh=0.0,
             samples=16,
             update_samples=16,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from placer.policy.features import GroupFeatures
-from placer.policy.model import DEVICE_FEATURES
 from placer.policy.settings import PolicySettings
 
 
@@ -25,13 +24,12 @@ class TrainingState:
       baseline: moving average of rewards; NaN before the first.
       best_reward: of any sample; -inf before the first.
       best_at: `placements` when it was found.
+      progress: part of the budget that is used, from 0 to 1; schedules follow it.
+      incumbent: int32[G] the placement that is changed next.
+      incumbent_reward: its reward; -inf before the first.
       stay: float32[2 * levels] reluctance to change, by level; see PlacementPolicy.decode.
       elite_devices: int32[E, G].
       elite_rewards: float64[E].
-      elite_incumbents: int32[E, G] what each was decoded from.
-      elite_stay: float32[E].
-      elite_usable: bool[E, G, D] and
-      elite_features: float32[E, G, D, F], as in Decoded.
     """
 
     iteration: int
@@ -40,20 +38,17 @@ class TrainingState:
     baseline: float
     best_reward: float
     best_at: int
+    progress: float
+    incumbent: np.ndarray
+    incumbent_reward: float
     stay: np.ndarray
     elite_devices: np.ndarray
     elite_rewards: np.ndarray
-    elite_incumbents: np.ndarray
-    elite_stay: np.ndarray
-    elite_usable: np.ndarray
-    elite_features: np.ndarray
 
     @classmethod
     def initial(cls, features: GroupFeatures, settings: PolicySettings) -> TrainingState:
         """The state before the first sample."""
-        g, d = features.allowed.shape
-        e = max(settings.elites, 1)
-        width = len(DEVICE_FEATURES) if settings.device_features else 0
+        e, g = max(settings.elites, 1), len(features.allowed)
         return cls(
             iteration=0,
             updates=0,
@@ -61,13 +56,12 @@ class TrainingState:
             baseline=float("nan"),
             best_reward=-np.inf,
             best_at=0,
+            progress=0.0,
+            incumbent=np.zeros(g, np.int32),
+            incumbent_reward=-np.inf,
             stay=np.zeros(2 * settings.levels, np.float32),
             elite_devices=np.zeros((e, g), np.int32),
             elite_rewards=np.full(e, -np.inf),
-            elite_incumbents=np.full((e, g), d, np.int32),
-            elite_stay=np.zeros(e, np.float32),
-            elite_usable=np.ones((e, g, d), bool),
-            elite_features=np.zeros((e, g, d, width), np.float32),
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -83,24 +77,15 @@ class TrainingState:
         }
         return cls(**values)
 
-    def keep_elites(
-        self,
-        devices: np.ndarray,
-        rewards: np.ndarray,
-        incumbents: np.ndarray,
-        stay: np.ndarray,
-        usable: np.ndarray,
-        features: np.ndarray,
-    ) -> None:
-        """Takes the best of B samples among the elites; equal placements count once."""
+    def keep_elites(self, devices: np.ndarray, rewards: np.ndarray) -> None:
+        """Takes the best of B placements, int32[B, G], among the elites; equal ones count once."""
         count = self.elite_rewards.size
         best = np.argsort(-rewards, kind="stable")[: 4 * count]
         all_devices = np.concatenate([self.elite_devices, devices[best]])
         all_rewards = np.concatenate([self.elite_rewards, rewards[best]])
-        order = np.argsort(-all_rewards, kind="stable")
         kept: list[int] = []
         seen: set[bytes] = set()
-        for i in order:
+        for i in np.argsort(-all_rewards, kind="stable"):
             key = all_devices[i].tobytes()
             if np.isneginf(all_rewards[i]) or key in seen:
                 continue
@@ -108,16 +93,6 @@ class TrainingState:
             kept.append(int(i))
             if len(kept) == count:
                 break
-        # Rows without an elite keep the reward -inf.
-        rows = np.array(kept + [int(i) for i in order if i < count and i not in kept], int)[:count]
-        lost = np.arange(count) >= len(kept)
-
-        def merged(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-            return np.concatenate([old, new[best]])[rows]
-
-        self.elite_devices = all_devices[rows]
-        self.elite_rewards = np.where(lost, -np.inf, all_rewards[rows])
-        self.elite_incumbents = merged(self.elite_incumbents, incumbents)
-        self.elite_stay = merged(self.elite_stay, stay)
-        self.elite_usable = merged(self.elite_usable, usable)
-        self.elite_features = merged(self.elite_features, features)
+        devices, rewards = np.zeros_like(self.elite_devices), np.full(count, -np.inf)
+        devices[: len(kept)], rewards[: len(kept)] = all_devices[kept], all_rewards[kept]
+        self.elite_devices, self.elite_rewards = devices, rewards

@@ -13,7 +13,8 @@ from placer import devices
 from placer.errors import PlacerError
 from placer.policy import PolicySettings, train
 from placer.policy.rewards import advantages, rewards
-from placer.policy.train import Training
+from placer.policy.train import Training, numbered_by_first_use
+from placer.policy.windows import Windows
 from placer.simulator import Evaluation
 from tests.policy.problems import chains, search_of, two_gpus
 
@@ -49,9 +50,9 @@ def test_the_papers_policy_learns():
     means = []
     learn = training._learn
 
-    def recorded(decoded, devices, incumbents, stay, level, reward, feasible):
+    def recorded(decoded, conditions, level, reward, feasible):
         means.append(reward.mean())
-        learn(decoded, devices, incumbents, stay, level, reward, feasible)
+        learn(decoded, conditions, level, reward, feasible)
 
     training._learn = recorded
     for _ in range(120):
@@ -107,6 +108,64 @@ def test_seed_alone_decides_whatever_the_number_of_threads():
         for threads in (1, 3)
     }
     assert len(results) == 1
+
+
+def test_equal_devices_are_renamed_by_first_use():
+    symmetry = np.array([0, 1, 1, 1])
+    rows = np.array([[3, 0, 3, 1], [0, 1, 2, 3], [0, 0, 0, 0], [2, 3, 2, 2]], np.int32)
+    found = numbered_by_first_use(rows, symmetry)
+    np.testing.assert_array_equal(found, [[1, 0, 1, 2], [0, 1, 2, 3], [0, 0, 0, 0], [1, 2, 1, 1]])
+    # Equal placements stay equal, and simulate alike.
+    _, grouping, simulator = chains(devices.parse("k80:3"))
+    placement = np.where(np.arange(grouping.num_groups) % 2, 3, 2).astype(np.int32)[None]
+    both = np.concatenate([placement, numbered_by_first_use(placement, symmetry)])
+    assert (both[0] != both[1]).any()
+    seconds = simulator.evaluate(both, grouping.group_of).step_seconds
+    assert seconds[0] == pytest.approx(seconds[1], rel=1e-12)
+
+
+def test_windows_are_ascending_movable_groups():
+    _, grouping, _ = chains(two_gpus(), length=12)
+    movable = np.arange(grouping.num_groups) % 5 > 0
+    windows = Windows(grouping, movable)
+    rng = np.random.default_rng(0)
+    seen = np.zeros(grouping.num_groups, bool)
+    for _ in range(200):
+        window = windows.draw(rng, 6)
+        assert len(window) == 6
+        assert (np.diff(window) > 0).all()
+        assert movable[window].all()
+        seen[window] = True
+    assert (seen == movable).all()
+    assert len(windows.draw(rng, 10**6)) == movable.sum()
+
+
+def test_incumbents_get_better_as_the_tolerance_falls():
+    training = Training(search_of(chains(two_gpus()), evaluations=10**6), PolicySettings())
+    state = training.state
+    placements = np.eye(3, state.incumbent.size, dtype=np.int32)
+    reward = np.array([-1.0, -1.1, -2.0])
+
+    def means(progress: float) -> float:
+        total = 0.0
+        for iteration in range(200):
+            state.incumbent_reward, state.iteration = -3.0, iteration
+            state.progress = progress
+            training._choose_incumbent(placements, reward)
+            total += state.incumbent_reward
+        return total / 200
+
+    assert means(0.0) == pytest.approx(-1.0, abs=0.05)
+    assert means(0.89) == -1.0
+    state.incumbent_reward = -0.5  # Better than all of the batch.
+    training._choose_incumbent(placements, reward)
+    assert state.incumbent_reward == -0.5
+    # At last, the best of all.
+    state.keep_elites(placements[1:2] + 1, np.array([-0.25]))
+    state.progress = 0.95
+    training._choose_incumbent(placements, reward)
+    assert state.incumbent_reward == -0.25
+    np.testing.assert_array_equal(state.incumbent, placements[1] + 1)
 
 
 def evaluation(seconds, peak, feasible) -> Evaluation:
