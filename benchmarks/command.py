@@ -25,6 +25,7 @@ EXPERIMENTS = {
     "large_model": "a 50,000-op model: seconds until better than one GPU, and peak memory",
     "peers": "every placer with equal time, all models, 2, 4 and 8 GPUs",
     "learning": "search curves of the policies and other searches, several seeds with bands",
+    "policy": "the learned policy against annealing, random search and the paper's policy",
     "policy_ablation": "what each part of the policy is worth, at equal numbers of placements",
     "explain": "one placement against Expert: pictures, time by device, critical path",
     "measured": "real steps on pinned workers with intervals, and a training run",

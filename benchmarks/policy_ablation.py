@@ -21,7 +21,12 @@ from placer.search import Budget
 # Setting changed -> what is missing then, or what is there instead.
 VARIANTS = {
     "policy": "the modern preset",
-    "policy[incumbents=0]": "every placement is decoded from nothing",
+    "policy[incumbents=false]": "every placement is decoded from nothing",
+    "policy[tolerance=0.0]": "the incumbent is always the best placement so far",
+    "policy[tolerance=0.02]": "and is nearer to it at first",
+    "policy[window=32]": "at most 32 groups are decoded anew within an incumbent",
+    "policy[window=128]": "at most 128",
+    "policy[fresh=0.0]": "after the warm-up nothing is decoded from nothing",
     "policy[imitation=0.0]": "the best placements are not imitated",
     "policy[baseline=rank]": "advantages by rank instead of by reward",
     "policy[device_features=false]": "no device is scored by what placing a group there would do",
