@@ -180,7 +180,7 @@ void Engine::Loop(Lanes* lanes, double cutoff) {
       if (device.concurrency == 1) {
         device.task = -1;
         lanes->Clear(lane);
-        if (device.executor_thread) {
+        if (__builtin_expect(device.executor_thread, false)) {
           device.Advance(now, true);
           if (kMode == Mode::kTrace) log_->spans[log_->op_span[task]].end = now;
         }
@@ -241,19 +241,25 @@ inline void Engine::Queue(int32_t task, int32_t d, double now, double seconds) {
   if (Cuts(kMode)) device.available = std::max(device.available, now) + seconds;
 }
 
+__attribute__((noinline)) void Engine::ReadyOnThread(int32_t op, Device* device, bool by_own_op) {
+  if (!by_own_op) {
+    device->stack.push(op);
+  } else if (model_.inline_op[op]) {
+    device->ready.push(op);
+  } else {
+    if (newly_ready_ >= 0) device->stack.push_front(newly_ready_);
+    newly_ready_ = op;
+  }
+}
+
 template <Engine::Mode kMode>
 inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason,
                               bool by_own_op) {
   Device& device = devices_[d];
-  if (!device.executor_thread) {
-    device.ready.push(op);
-  } else if (!by_own_op) {
-    device.stack.push(op);
-  } else if (model_.inline_op[op]) {
-    device.ready.push(op);
+  if (__builtin_expect(device.executor_thread, false)) {
+    ReadyOnThread(op, &device, by_own_op);
   } else {
-    if (newly_ready_ >= 0) device.stack.push_front(newly_ready_);
-    newly_ready_ = op;
+    device.ready.push(op);
   }
   if (kMode == Mode::kTrace) {
     log_->op_ready[op] = now;
@@ -284,14 +290,17 @@ template <typename Lanes, Engine::Mode kMode>
 inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
   Device& device = devices_[d];
   for (;;) {
-    Ring<int32_t>& queue = device.ready.empty() ? device.stack : device.ready;
-    if (queue.empty()) return;
+    Ring<int32_t>* queue = &device.ready;
+    if (queue->empty()) {
+      if (!device.executor_thread || device.stack.empty()) return;
+      queue = &device.stack;
+    }
     if (device.concurrency == 1 ? device.task >= 0
                                 : device.running.size() >= size_t(device.concurrency)) {
       return;
     }
-    const int32_t task = queue.front();
-    queue.pop();
+    const int32_t task = queue->front();
+    queue->pop();
     double seconds;
     if (task < model_.num_ops) {
       const OpCost& cost = device.costs[task];
@@ -307,7 +316,7 @@ inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
     }
     double end = now + seconds;
     outcome_.busy_seconds[d] += seconds;
-    if (device.executor_thread) {
+    if (__builtin_expect(device.executor_thread, false)) {
       device.Advance(now, false);
       device.left = seconds;
       device.sequence = sequence_;
@@ -378,7 +387,7 @@ inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
       references_[BufferSlot(d, root)] += users;
     }
   }
-  if (newly_ready_ >= 0) {
+  if (__builtin_expect(newly_ready_ >= 0, false)) {
     Device& device = devices_[d];
     if (device.ready.empty()) device.ready.push(newly_ready_);
     else device.stack.push_front(newly_ready_);
@@ -430,8 +439,8 @@ inline void Engine::Request(Lanes* lanes, int32_t output, int32_t src, int32_t d
 // Hands work on a transfer to the thread of device `d` that does such work, not before `request`.
 // Returns when it will be done.
 template <typename Lanes>
-inline double Engine::WorkBeside(Lanes* lanes, int32_t d, double request, double now,
-                                 double seconds, double* start) {
+__attribute__((noinline)) double Engine::WorkBeside(Lanes* lanes, int32_t d, double request, double now,
+                                                   double seconds, double* start) {
   Device& device = devices_[d];
   const bool running = device.task >= 0;
   device.Advance(now, running);
@@ -453,10 +462,9 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
   outcome_.transfer_seconds[transfer.src] += seconds;
   outcome_.transfer_bytes[transfer.src] += bytes;
   Wire wire = {0, sequence_++, transfer.output, transfer.src, transfer.dst, id};
-  double start = now;
-  double end = now;
-  if (link.send_beside) {
-    end = WorkBeside(lanes, transfer.src, now, now, link.SendSeconds(bytes), &start);
+  double start = now, sent = now;
+  if (__builtin_expect(link.send_beside, false)) {
+    sent = WorkBeside(lanes, transfer.src, now, now, link.SendSeconds(bytes), &start);
   }
   int32_t blocker = -1;
   if (link.channel0 >= 0 && channel_free_[link.channel0] > start) {
@@ -468,12 +476,16 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
     if (kMode == Mode::kTrace) blocker = log_->channel_span[link.channel1];
   }
   const double free = start + seconds;
-  wire.end = std::max(end, free);
-  if (link.recv_beside) {
-    wire.end = std::max(wire.end, WorkBeside(lanes, transfer.dst, start, now,
-                                             link.RecvSeconds(bytes), &start));
-  }
+  wire.end = free;
   const bool beside = link.send_beside || link.recv_beside;
+  if (__builtin_expect(beside, false)) {
+    wire.end = std::max(free, sent);
+    if (link.recv_beside) {
+      const double received =
+          WorkBeside(lanes, transfer.dst, start, now, link.RecvSeconds(bytes), &start);
+      wire.end = std::max(wire.end, received);
+    }
+  }
   if (kMode == Mode::kTrace) {
     if (beside || (blocker >= 0 && log_->spans[blocker].end != start)) {
       // Parts that overlap have one span, waiting included, which may end after the channel is free.

@@ -81,17 +81,18 @@ class Engine {
   };
   struct Device {
     Ring<int32_t> ready;            // tasks in first-ready order
-    Ring<int32_t> stack;            // of an executor thread: ops it takes when `ready` is empty
-    EventHeap<int32_t> running;     // when it runs several tasks at once
     int32_t task = -1;              // when it runs one
     int32_t concurrency = 1;
+    bool executor_thread = false;
     const OpCost* costs = nullptr;
     // With a cutoff, one task at a time: when all that is ready will have ended, and the work of
     // the ops that are not ready yet.
     double available = 0, remaining = 0;
-    // Of an executor thread, as of `since`: what is left of the op that runs, of the work on
-    // transfers that shares its core, and when the transfers' own thread will have done it.
-    bool executor_thread = false;
+    EventHeap<int32_t> running;     // when it runs several tasks at once
+    // Of an executor thread: ops it takes when `ready` is empty and, as of `since`, what is left of
+    // the op that runs, of the work on transfers that shares its core, and when the transfers' own
+    // thread will have done it.
+    Ring<int32_t> stack;
     double since = 0, left = 0, owed = 0, transfers_end = 0;
     uint64_t sequence = 0;  // of the op that runs
 
@@ -124,6 +125,7 @@ class Engine {
   void Loop(Lanes* lanes, double cutoff);
   template <typename Lanes, Mode kMode>
   void Dispatch(Lanes* lanes, int32_t d, double now);
+  void ReadyOnThread(int32_t op, Device* device, bool by_own_op);
   template <Mode kMode>
   void MakeReady(int32_t op, int32_t d, double now, int32_t reason, bool by_own_op);
   template <Mode kMode>
