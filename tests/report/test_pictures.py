@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import re
 import xml.etree.ElementTree as ElementTree
@@ -84,7 +85,11 @@ def test_timeline_shows_transfers_that_take_cpu_time(graph):
     from placer.pipeline import prepare
     from placer.simulator.build import build_simulator
 
-    problem = prepare(graph, None, parse("workers:2")).problem
+    # Of executor threads, the whole transfer is one span.
+    workers = parse("workers:2")
+    devices = (dataclasses.replace(d, executor_thread=False) for d in workers.devices)
+    in_order = dataclasses.replace(workers, devices=tuple(devices))
+    problem = prepare(graph, None, in_order).problem
     wishes = [0 if "encoder" in name else 1 for name in problem.graph.names]
     placement = problem.repair(np.array(wishes, np.int32))
     trace = build_simulator(problem).simulate(placement)
