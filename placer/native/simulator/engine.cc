@@ -4,6 +4,9 @@
 
 #include "moves.h"
 
+// The steps of the event loop. Left to itself, GCC calls some of them, which costs several percent.
+#define PLACER_INLINE __attribute__((always_inline)) inline
+
 namespace placer {
 namespace {
 
@@ -15,7 +18,7 @@ constexpr int32_t kOpsAhead = 256;
 
 // Element `index` of an array, which may lie past its end: a hint touches nothing.
 template <int kWrite, typename T>
-__attribute__((always_inline)) inline void Prefetch(const std::vector<T>& array, size_t index) {
+PLACER_INLINE void Prefetch(const std::vector<T>& array, size_t index) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(array.data()) + index * sizeof(T);
   __builtin_prefetch(reinterpret_cast<const void*>(address), kWrite, 2);
 }
@@ -253,7 +256,7 @@ __attribute__((noinline)) void Engine::ReadyOnThread(int32_t op, Device* device,
 }
 
 template <Engine::Mode kMode>
-inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason,
+PLACER_INLINE void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason,
                               bool by_own_op) {
   Device& device = devices_[d];
   if (__builtin_expect(device.executor_thread, false)) {
@@ -287,7 +290,7 @@ inline void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason,
 }
 
 template <typename Lanes, Engine::Mode kMode>
-inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
+PLACER_INLINE void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
   Device& device = devices_[d];
   for (;;) {
     Ring<int32_t>* queue = &device.ready;
@@ -336,7 +339,7 @@ inline void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
 
 // Every op ends once: what each fetches ahead of itself covers the arrays. Inlined by force, as GCC
 // drops calls of a function that has no effect but prefetches.
-__attribute__((always_inline)) inline void Engine::PrefetchAhead(int32_t op, int32_t d) const {
+PLACER_INLINE void Engine::PrefetchAhead(int32_t op, int32_t d) const {
   const size_t ahead = static_cast<size_t>(op) + kOpsAhead;
   const OpRange range = model_.ranges[op];
   const size_t output = static_cast<size_t>(range.output_begin) + kOpsAhead;
@@ -353,7 +356,7 @@ __attribute__((always_inline)) inline void Engine::PrefetchAhead(int32_t op, int
 }
 
 template <typename Lanes, Engine::Mode kMode>
-inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
+PLACER_INLINE void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
   if (prefetches_) PrefetchAhead(op, d);
   const int32_t* consumers = model_.consumers.data();
   const int32_t output_end = model_.ranges[op + 1].output_begin;
@@ -416,7 +419,7 @@ inline void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now) {
 }
 
 template <typename Lanes, Engine::Mode kMode>
-inline void Engine::Request(Lanes* lanes, int32_t output, int32_t src, int32_t dst, double now) {
+PLACER_INLINE void Engine::Request(Lanes* lanes, int32_t output, int32_t src, int32_t dst, double now) {
   const Link& link = model_.links[src * model_.num_devices + dst];
   const Transfer transfer = {output, src, dst};
   int32_t id = -1;
@@ -455,7 +458,7 @@ __attribute__((noinline)) double Engine::WorkBeside(Lanes* lanes, int32_t d, dou
 }
 
 template <typename Lanes, Engine::Mode kMode>
-inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now) {
+PLACER_INLINE void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now) {
   const Link& link = model_.links[transfer.src * model_.num_devices + transfer.dst];
   const int64_t bytes = model_.outputs[transfer.output].copy_bytes;
   const double seconds = link.WireSeconds(bytes);
@@ -517,7 +520,7 @@ inline void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id
 }
 
 template <typename Lanes, Engine::Mode kMode>
-inline void Engine::EndWire(Lanes* lanes, const Wire& wire, double now) {
+PLACER_INLINE void Engine::EndWire(Lanes* lanes, const Wire& wire, double now) {
   (void)lanes;
   const int64_t bytes = model_.outputs[wire.output].copy_bytes;
   if (kMode == Mode::kTrace) {
@@ -547,7 +550,7 @@ inline void Engine::EndWire(Lanes* lanes, const Wire& wire, double now) {
 }
 
 template <Engine::Mode kMode>
-inline void Engine::Deliver(int32_t output, int32_t dst, double now) {
+PLACER_INLINE void Engine::Deliver(int32_t output, int32_t dst, double now) {
   const int32_t* consumers = model_.consumers.data();
   const int32_t end = model_.outputs[output].consumer_end;
   int32_t users = 0;
@@ -564,7 +567,7 @@ inline void Engine::Deliver(int32_t output, int32_t dst, double now) {
 }
 
 template <Engine::Mode kMode>
-inline void Engine::Release(int32_t d, int32_t buffer, double now) {
+PLACER_INLINE void Engine::Release(int32_t d, int32_t buffer, double now) {
   const size_t slot = BufferSlot(d, buffer);
   if (--references_[slot] != 0) return;
   const Output& output = model_.outputs[buffer];
@@ -578,7 +581,7 @@ inline void Engine::Release(int32_t d, int32_t buffer, double now) {
 }
 
 template <Engine::Mode kMode>
-inline void Engine::Allocate(int32_t d, int64_t bytes, double now) {
+PLACER_INLINE void Engine::Allocate(int32_t d, int64_t bytes, double now) {
   Memory& memory = memory_[d];
   memory.now += bytes;
   if (memory.now > memory.peak) {
