@@ -20,6 +20,9 @@ from placer.search import Budget, Search
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
 
+# Graph partitioners in native code cannot be stopped: on larger graphs they overrun any budget.
+_PARTITIONERS = frozenset({"scotch", "mincut", "metis"})
+_MAX_PARTITIONED_OPS = 200_000
 # Quick constructive placers, the quickest first.
 _SEEDS = (
     "single_gpu",
@@ -86,6 +89,8 @@ def _seed(search: Search, parameters: AutoParameters) -> list[np.ndarray]:
             if child.stopped():
                 break
             if not spec.installed:
+                continue
+            if name in _PARTITIONERS and problem.graph.executed.sum() > _MAX_PARTITIONED_OPS:
                 continue
             try:
                 spec.run(child, spec.make_parameters())
