@@ -20,9 +20,10 @@ from placer.search import Budget, Search
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
 
-# Graph partitioners in native code cannot be stopped: on larger graphs they overrun any budget.
+# Native code that cannot be stopped, graph partitioners and the lower bound, would overrun any
+# budget on graphs of more executed ops than this.
+_LARGE_OPS = 200_000
 _PARTITIONERS = frozenset({"scotch", "mincut", "metis"})
-_MAX_PARTITIONED_OPS = 200_000
 # Quick constructive placers, the quickest first.
 _SEEDS = (
     "single_gpu",
@@ -79,6 +80,7 @@ def run_auto(search: Search, parameters: AutoParameters) -> None:
 def _seed(search: Search, parameters: AutoParameters) -> list[np.ndarray]:
     """Placements, int32[N] each, of the constructive placers and at random."""
     problem = search.problem
+    large = problem.graph.executed.sum() > _LARGE_OPS
     starts = [] if search.best is None else [search.best]
     if parameters.seeds:
         for name in _SEEDS:
@@ -90,7 +92,7 @@ def _seed(search: Search, parameters: AutoParameters) -> list[np.ndarray]:
                 break
             if not spec.installed:
                 continue
-            if name in _PARTITIONERS and problem.graph.executed.sum() > _MAX_PARTITIONED_OPS:
+            if large and name in _PARTITIONERS:
                 continue
             try:
                 spec.run(child, spec.make_parameters())
@@ -157,10 +159,14 @@ def _contest(
     begin, begin_evaluations = search.elapsed, search.evaluations
     patience = parameters.patience * len(neighbourhood.movable) + 5000
     improved_at = search.evaluations
+    limited = search.budget.evaluations < math.inf
     cores = len(os.sched_getaffinity(0))
     with concurrent.futures.ThreadPoolExecutor(cores) as pool:
-        # The bound takes a second on large graphs; the walks need not wait for it.
-        bounding = pool.submit(simulator.lower_bound, problem.allowed, problem.graph.colocation)
+        # The walks need not wait for the bound, but where evaluations are the limit all that they
+        # do must be repeatable, and with it when they stop.
+        bounding = None
+        if problem.graph.executed.sum() <= _LARGE_OPS:
+            bounding = pool.submit(simulator.lower_bound, problem.allowed, problem.graph.colocation)
         while not search.stopped():
             progress = _progress(search, begin, begin_evaluations)
             alive = [count for share, count in _CONTEST if progress >= share][-1]
@@ -186,8 +192,12 @@ def _contest(
             _report(search, units, walks, before)
             if search.best_seconds < best_before:
                 improved_at = search.evaluations
-            if search.evaluations - improved_at > patience or (
-                search.best_seconds <= bounding.result().step_seconds * (1 + 1e-9)
+            if search.evaluations - improved_at > patience:
+                return
+            if (
+                bounding is not None
+                and (limited or bounding.done())
+                and search.best_seconds <= bounding.result().step_seconds * (1 + 1e-9)
             ):
                 return
             walks.sort(key=lambda w: w.best_seconds)

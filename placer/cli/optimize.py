@@ -116,6 +116,7 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
                 profile=flag_values.profile,
                 trip_counts=common_flags.trip_counts(flag_values),
                 checkpoint_dir=flag_values.checkpoint_dir,
+                schedule=flag_values.schedule,
                 on_progress=progress,
             )
     except KeyboardInterrupt:

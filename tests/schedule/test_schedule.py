@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import placer
+from placer.cli.main import main
 from placer.constraints import allowed_devices
 from placer.costs import analytical_costs
 from placer.devices import gpu_hosts, parse
@@ -195,3 +197,16 @@ def test_writes_each_edge_once() -> None:
     once = graph_def.SerializeToString()
     add_control_inputs(graph_def, found)
     assert graph_def.SerializeToString() == once
+
+
+def test_command_line_writes_the_edges(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    graph, output = tmp_path / "graph.pb", tmp_path / "placed.pb"
+    graph.write_bytes(_clogged().SerializeToString())
+    flags = ["--devices", "k80:2", "--evaluations", "200", "--output", str(output)]
+    assert main(["optimize", str(graph), *flags, "--schedule"]) == 0
+    written = graph_pb2.GraphDef.FromString(output.read_bytes())
+    edges = sum(name.startswith("^") for node in written.node for name in node.input)
+    assert edges > 0
+    assert f"{edges} control edges added" in capfd.readouterr().out
+    assert main(["optimize", str(graph), *flags, "--schedule", "--reward", "measure"]) == 2
+    assert "schedule works with reward simulate only" in capfd.readouterr().err
