@@ -3,7 +3,7 @@
     python -m benchmarks.plugin_workers META_GRAPH PLACEMENT ROUNDS STEPS
 
 The process is worker 0 and the client, since the Grappler of a session on gRPC workers is that of
-the worker it is opened at; a child is worker 1. Each has one core and one thread. Every round
+the worker it is opened at; a child is worker 1. Each has one core. Every round
 opens three sessions, the same graph in each:
 
 - `unplaced`: without devices, so that all of it runs on worker 0;
@@ -152,7 +152,7 @@ def serve(task: int, addresses: Sequence[str]) -> Any:
     """Makes this process a worker, on a core of its own."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[task % len(cores)]})
-    return start_server({"worker": addresses}, "worker", task, threads=1)
+    return start_server({"worker": addresses}, "worker", task, cores=1)
 
 
 def main(graph: str, placement: str, rounds: int, steps: int) -> None:

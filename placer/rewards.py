@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placer.costs import profiled_costs
+from placer.costs import profile_from_steps, profiled_costs
 from placer.pipeline import Prepared
 from placer.problem import PlacementProblem
-from placer.runtime import QUICK, Measurement, Runner, open_runner
+from placer.protos import profile_pb2
+from placer.runtime import QUICK, Measurement, MeasurementProtocol, Runner, open_runner
 from placer.runtime.profiling import profile
 from placer.search import Budget, Search
 from placer.search.measured import MeasuredEvaluator
@@ -19,11 +21,18 @@ from placer.search.state import Evaluator
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
 
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf import config_pb2
+
 REWARDS = ("simulate", "measure", "both")
 
-# Of --reward both: rounds of search and runs, runs a round, and the factors tried on link costs.
+# Of --reward both: rounds of search and runs at least, seconds that further ones take at least,
+# runs a round, traced steps of its best, and the factors tried on link costs.
 _ROUNDS = 4
+_ROUND_SECONDS = 30.0
 _CANDIDATES = 3
+_TRACED_STEPS = 3
+_TRACED = MeasurementProtocol(warm_up=1, steps=1, stop_ratio=0.0, repeats=0)
 _SCALES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 
 
@@ -70,8 +79,9 @@ class _Both(_Measured):
     """Searches in a simulator that real runs correct, and runs what is promising.
 
     The op costs are profiled on the devices first. Then the method searches in the simulator in
-    rounds; after each, its best placements are run, and the cost of transfers is scaled to what
-    explains best all that was run so far.
+    rounds; after each, its best placements are run. Then ops cost what they took in the best
+    placements of all rounds, where several devices compute at once and slow each other through
+    what they share, and the cost of transfers is scaled to what explains best what was run.
     """
 
     def __init__(
@@ -86,14 +96,11 @@ class _Both(_Measured):
         self._runner = runner
 
     def run(self, search: Search, method: Callable[[Search], None]) -> None:
-        problem = search.problem
-        profiled = profile(self._runner, problem, steps=3)
-        costs = profiled_costs(
-            profiled, self._prepared.source, problem.graph, problem.topology, problem.costs
-        )
-        problem = dataclasses.replace(problem, costs=costs)
+        problem = self._with_costs(search.problem, profile(self._runner, search.problem, steps=3))
         scale = 1.0
-        for round_number in range(_ROUNDS):
+        rounds = max(_ROUNDS, int(search.remaining // _ROUND_SECONDS))
+        traced: dict[bytes, tuple[config_pb2.RunMetadata, ...]] = {}
+        for round_number in range(rounds):
             if search.stopped():
                 break
             scale = self._fit_scale(problem, scale)
@@ -101,7 +108,7 @@ class _Both(_Measured):
                 problem, topology=problem.topology.with_scaled_links(scale)
             )
             self.simulator = build_simulator(corrected)
-            share = 0.7 * search.remaining / (_ROUNDS - round_number)
+            share = 0.7 * search.remaining / (rounds - round_number)
             left = search.budget.evaluations - search.evaluations
             child = Search(
                 corrected,
@@ -117,11 +124,33 @@ class _Both(_Measured):
                 if search.stopped():
                     break
                 search.evaluate(placement, f"round {round_number + 1}")
+            best = search.best
+            if best is None or search.stopped() or not _several(best):
+                continue
+            if best.tobytes() not in traced:
+                measured = self._runner.measure(best, _TRACED, keep_step_stats=_TRACED_STEPS)
+                traced[best.tobytes()] = measured.traced_steps
+            steps = [step for of_best in traced.values() for step in of_best]
+            if steps:
+                found = profile_from_steps(problem.graph, problem.topology, steps)
+                problem = self._with_costs(search.problem, found)
+
+    def _with_costs(
+        self, problem: PlacementProblem, profiled: profile_pb2.GraphProfile
+    ) -> PlacementProblem:
+        costs = profiled_costs(
+            profiled, self._prepared.source, problem.graph, problem.topology, problem.costs
+        )
+        return dataclasses.replace(problem, costs=costs)
 
     def _fit_scale(self, problem: PlacementProblem, scale: float) -> float:
-        """The factor on link costs that explains best what was run; `scale` if nothing was."""
-        ran = [m for m in self._measured.measured if m.measurement.ok]
-        if len(ran) < 2:
+        """The factor on link costs that explains best what ran on several devices, else `scale`."""
+        ran = [
+            m
+            for m in self._measured.measured
+            if m.measurement.ok and len(np.unique(m.placement)) > 1
+        ]
+        if not ran:
             return scale
         placements = np.stack([m.placement for m in ran])
         measured = np.array([m.measurement.seconds for m in ran])
@@ -132,6 +161,11 @@ class _Both(_Measured):
             predicted = simulator.evaluate(placements).step_seconds
             errors[factor] = float(np.abs(np.log(predicted / measured)).mean())
         return min(errors, key=lambda factor: (errors[factor], abs(np.log(factor))))
+
+
+def _several(placement: np.ndarray) -> bool:
+    """Whether a placement, int32[N], uses several devices."""
+    return bool((placement != placement[0]).any())
 
 
 @contextlib.contextmanager

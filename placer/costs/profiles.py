@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from placer.costs.op_costs import CostOrigin, OpCosts
 from placer.costs.trip_counts import FROM_CALLER, FROM_PROFILE, runs_in_frames
-from placer.devices import Topology
+from placer.devices import Device, Topology
 from placer.errors import PlacerError
 from placer.files import read_proto, write_atomically
 from placer.graph.colocation import frame_paths
@@ -43,9 +43,10 @@ def profile_from_steps(
     """Means per op and device model of several traced steps (RunOptions FULL_TRACE).
 
     An op's time in a step is that of all its executions, on whichever devices of the model they
-    were. Ops that TensorFlow makes out of a function call or functional loop ("call/op") count
-    as that call. On a GPU the kernels' times on its streams are taken where the trace has them:
-    the host merely launches them.
+    were. On an executor thread's device (`placer.devices.Device`), ops that ran at the same time
+    took turns on one core, and each counts with its part of the time. Ops that TensorFlow makes
+    out of a function call or functional loop ("call/op") count as that call. On a GPU the kernels'
+    times on its streams are taken where the trace has them: the host merely launches them.
 
     Args:
       graph: the graph that ran.
@@ -56,8 +57,8 @@ def profile_from_steps(
       PlacerError: if the step stats hold none of the graph's ops.
     """
     index = {name: i for i, name in enumerate(graph.names)}
-    model_of = {d.name: d.model.name for d in topology.devices}
-    totals: list[dict[tuple[str, int], _Totals]] = [_step(m, index, model_of) for m in steps]
+    devices = {d.name: d for d in topology.devices}
+    totals: list[dict[tuple[str, int], _Totals]] = [_step(m, index, devices) for m in steps]
     profile = profile_pb2.GraphProfile(graph_fingerprint=graph.fingerprint)
     for model in dict.fromkeys(m.name for m in topology.models):
         ops = sorted({op for step in totals for name, op in step if name == model})
@@ -82,21 +83,23 @@ def profile_from_steps(
 
 
 def _step(
-    metadata: config_pb2.RunMetadata, index: dict[str, int], model_of: dict[str, str]
+    metadata: config_pb2.RunMetadata, index: dict[str, int], devices: dict[str, Device]
 ) -> dict[tuple[str, int], _Totals]:
     """What each op did in one step, by device model and op number."""
     totals: dict[tuple[str, int], _Totals] = {}
     kernels: dict[tuple[str, int], float] = {}
     for device in metadata.step_stats.dev_stats:
         name, stream, _ = device.device.partition(_STREAMS)
-        model = model_of.get(name)
-        if model is None or (stream and not device.device.endswith(_ALL_STREAMS)):
+        if name not in devices or (stream and not device.device.endswith(_ALL_STREAMS)):
             continue
-        for stats in device.node_stats:
-            op = _op_of(stats.node_name, index)
-            if op is None:
-                continue
-            duration = _duration(stats)
+        model = devices[name].model.name
+        known = ((stats, _op_of(stats.node_name, index)) for stats in device.node_stats)
+        ran = [(stats, op) for stats, op in known if op is not None]
+        durations = np.array([_duration(stats) for stats, _ in ran])
+        if ran and devices[name].executor_thread:
+            starts = np.array([_start(stats) for stats, _ in ran])
+            durations = shared_seconds(1e-9 * (starts - starts.min()), durations)
+        for (stats, op), duration in zip(ran, durations.tolist(), strict=True):
             if stream:
                 kernels[model, op] = kernels.get((model, op), 0.0) + duration
                 continue
@@ -128,6 +131,35 @@ def _duration(stats: step_stats_pb2.NodeExecStats) -> float:
     if nanoseconds <= 0:
         nanoseconds = 1000 * (stats.op_end_rel_micros - stats.op_start_rel_micros)
     return max(nanoseconds, 0) * 1e-9
+
+
+def _start(stats: step_stats_pb2.NodeExecStats) -> int:
+    """When the op's computation began, in nanoseconds of the machine's clock."""
+    if stats.all_start_nanos:
+        return stats.all_start_nanos + stats.op_start_rel_nanos
+    return 1000 * (stats.all_start_micros + stats.op_start_rel_micros)
+
+
+def shared_seconds(starts: np.ndarray, durations: np.ndarray) -> np.ndarray:
+    """Processor time of computations on one core, which takes turns with those under way.
+
+    Args:
+      starts: float64[M], when each began, in seconds.
+      durations: float64[M], how long each took on the clock.
+
+    Returns:
+      float64[M]: the integral of 1 / (computations under way) over each; their sum is the time in
+      which any was.
+    """
+    ends = starts + durations
+    times = np.unique(np.concatenate([starts, ends]))
+    first, last = np.searchsorted(times, starts), np.searchsorted(times, ends)
+    changes = np.zeros(len(times), np.int64)
+    np.add.at(changes, first, 1)
+    np.add.at(changes, last, -1)
+    under_way = np.cumsum(changes)[:-1]
+    parts = np.concatenate([[0.0], np.cumsum(np.diff(times) / np.maximum(under_way, 1))])
+    return parts[last] - parts[first]
 
 
 def save_profile(profile: profile_pb2.GraphProfile, path: str | os.PathLike[str]) -> None:

@@ -83,8 +83,8 @@ class LinkRule:
 class Device:
     """One device of a topology. `memory_bytes` is its limit; `concurrency` ops run at a time.
 
-    `executor_thread`: its ops are run by one thread of TensorFlow's executor, in that thread's
-    order, and transfers share its core (see `placer.simulator`); `concurrency` is 1 then.
+    `executor_thread`: its ops are run on one core, in the order of a thread of TensorFlow's
+    executor, and transfers share that core (see `placer.simulator`); `concurrency` is 1 then.
     """
 
     name: str

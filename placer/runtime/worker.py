@@ -42,14 +42,20 @@ def preload_loopback() -> None:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def start_server(cluster: dict[str, Sequence[str]], job: str, task: int, threads: int) -> Any:
-    """Starts a tf.distribute.Server whose ops run one at a time for `threads` = 1.
+def start_server(cluster: dict[str, Sequence[str]], job: str, task: int, cores: int) -> Any:
+    """Starts a tf.distribute.Server for as many cores.
+
+    It runs ops with one thread more than that. Requests for tensors queue up for the same threads
+    behind all ops that are ready (GrpcWorkerServiceThread::Schedule in
+    tensorflow/core/distributed_runtime/rpc/grpc_worker_service.cc), and a pool of one thread, which
+    takes its own newest work first, answers them only when it has nothing left to run: the other
+    worker waits for a tensor that has long been there. The thread more answers them at once.
 
     Args:
       cluster: job name -> host:port of each task.
       job: this server's job.
       task: this server's task, which names the port to listen on.
-      threads: intra-op and inter-op threads.
+      cores: that the calling process is pinned to.
 
     Raises:
       PlacerError: if the port is taken or the cluster has no such task.
@@ -57,8 +63,8 @@ def start_server(cluster: dict[str, Sequence[str]], job: str, task: int, threads
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=threads,
-        inter_op_parallelism_threads=threads,
+        intra_op_parallelism_threads=cores,
+        inter_op_parallelism_threads=cores + 1,
         device_count={"CPU": 1, "GPU": 0},
     )
     # Step times would include another process's work on the same cores if workers spun.

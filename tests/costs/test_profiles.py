@@ -11,6 +11,7 @@ from placer.costs import (
     profiled_costs,
     save_profile,
 )
+from placer.costs.profiles import shared_seconds
 from placer.devices import Topology, parse
 from placer.errors import PlacerError
 from placer.graph import build_op_graph, read
@@ -248,3 +249,40 @@ def test_a_profile_with_runs_adds_their_launches(costed):
     launch = costed.topology.models[k80].launch_seconds
     extra = costs.seconds[k80, costed.op("matmul_0")] - costed.seconds("matmul_0")
     assert extra == pytest.approx(3 * launch)
+
+
+def test_ops_that_take_turns_share_the_time():
+    """Against time cut into small slices, each shared by the computations that it lies in."""
+    generator = np.random.default_rng(0)
+    slice_seconds = 1e-3
+    for count in (1, 2, 5, 30):
+        starts = generator.integers(0, 50, count) * slice_seconds
+        durations = generator.integers(0, 20, count) * slice_seconds
+        middles = (np.arange(80) + 0.5) * slice_seconds
+        within = (middles >= starts[:, None]) & (middles < (starts + durations)[:, None])
+        expected = (within / np.maximum(within.sum(axis=0), 1)).sum(axis=1) * slice_seconds
+        np.testing.assert_allclose(shared_seconds(starts, durations), expected, atol=1e-12)
+
+
+def test_only_an_executor_thread_s_ops_take_turns():
+    source = read(matmul_chain(2, 8), ["result:0"])
+    graph = build_op_graph(source)
+    ops = [
+        n for n, t in zip(graph.names, graph.op_type, strict=True) if graph.op_types[t] == "MatMul"
+    ]
+    found = {}
+    for spec in ("workers:2", "local"):
+        topology = parse(spec)
+        steps = step_stats_pb2.StepStats()
+        device = steps.dev_stats.add(device=topology.device_names[0])
+        for name in ops[:2]:
+            device.node_stats.add(
+                node_name=name,
+                all_start_nanos=10**18,
+                op_start_rel_nanos=1,
+                op_end_rel_nanos=2_000_001,
+            )
+        profile = profile_from_steps(graph, topology, [config_pb2.RunMetadata(step_stats=steps)])
+        found[spec] = list(profile.devices[0].mean_seconds)
+    np.testing.assert_allclose(found["workers:2"], [1e-3, 1e-3], rtol=1e-6)
+    np.testing.assert_allclose(found["local"], [2e-3, 2e-3], rtol=1e-6)

@@ -25,6 +25,21 @@ def two_chains(length: int = 20, size: int = 256) -> GraphSource:
     return read(graph.as_graph_def(), ["out"])
 
 
+def fed_chain(length: int = 12, size: int = 512) -> GraphSource:
+    """Chains of matrix products, chain_0/ and chain_1/, both of one random matrix, `shared`."""
+    with tf.Graph().as_default() as graph:
+        shared = tf.random.uniform([size, size], seed=1, name="shared")
+        ends = []
+        for i in range(2):
+            with tf.name_scope(f"chain_{i}"):
+                value = shared
+                for _ in range(length):
+                    value = tf.matmul(value, shared)
+                ends.append(value.op)
+        tf.group(*ends, name="end")
+    return read(graph.as_graph_def(), ["end"])
+
+
 def split_chains(source: GraphSource) -> np.ndarray:
     """int32[N]: the second chain on device 1, all else on device 0."""
     names = [n.name for n in source.graph_def.node]

@@ -20,7 +20,8 @@ import tensorflow as tf
 from placer.errors import PlacerError
 from placer.graph.source import GraphSource, read
 from placer.runtime import MeasurementProtocol, Runner, RunnerSettings, open_runner
-from tests.runtime.graphs import everywhere, split_chains
+from placer.runtime.step_stats import op_frame
+from tests.runtime.graphs import everywhere, fed_chain, split_chains
 
 STEPS = MeasurementProtocol(steps=4, stop_ratio=0, repeats=0)
 LONG = MeasurementProtocol(steps=100, stop_ratio=0, repeats=0)
@@ -71,6 +72,21 @@ def test_workers_are_devices_of_their_own(workers: Runner, chains: GraphSource) 
     cores = [os.sched_getaffinity(pid) for pid in workers.worker_pids]
     assert all(len(c) == 1 for c in cores)
     assert cores[0] != cores[1]
+
+
+def test_a_busy_worker_hands_its_tensors_on() -> None:
+    """Worker 1 gets what worker 0 made first while worker 0 is busy with the rest of its chain."""
+    source = fed_chain()
+    placement = split_chains(source)
+    with open_runner("workers:2", source, RunnerSettings(disturbance_ratio=0.0)) as runner:
+        measured = runner.measure(placement, STEPS, keep_step_stats=3)
+    gained = []
+    for metadata in measured.traced_steps:
+        frame = op_frame(metadata)
+        chains = [frame[frame.op.str.startswith(f"chain_{i}/MatMul")] for i in range(2)]
+        ends = chains[0].start + chains[0].duration
+        gained.append(chains[1].start.min() < np.median(ends))
+    assert sum(gained) >= 2
 
 
 def test_workers_listen_on_loopback_only(workers: Runner) -> None:

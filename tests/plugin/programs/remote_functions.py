@@ -117,7 +117,7 @@ def work(task: int, placement: str, addresses: list[str]) -> None:
     placer.plugin.load()
     if task == 0:
         placer.plugin.activate(placement)
-    server = start_server({"worker": addresses}, "worker", task, threads=1)
+    server = start_server({"worker": addresses}, "worker", task, cores=1)
     sys.stdin.read()
     report = placer.plugin.report()
     seen = {"matched": report.matched, "moved": report.moved, "idle": report.idle_graphs}
