@@ -31,7 +31,8 @@ Executor threads
   bottom of the stack.
   A second thread of the same core works on transfers (see there). While it has work left and an op
   runs, each advances at half speed: the end of the running op moves whenever work is added, and
-  keeps its sequence number.
+  keeps its sequence number. (That a worker's second thread runs ops too when two are ready, taking
+  turns with the first, is left out: it changes their order a little, and no totals.)
 
 When an op ends
   Its outputs, in order, each walk their data edges in order of (consumer, input position). An edge
