@@ -2,7 +2,8 @@
 
 Step times: every placement in both forms, and the graph without devices, on two pinned workers;
 sessions of the three are open together and their steps take turns. Grappler is on in all of them,
-as in a user's session.
+as in a user's session. Its memory optimizer rewrites the annotated graph, whose devices it sees,
+otherwise than the one that the plugin places after it; so all is timed once more without that.
 
 Set-up: sessions on logical CPU devices of one process, with and without the plugin in turns.
 """
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 TOWERS = "two_towers"
+GRAPPLER = ("default", "no_memory")
 # What the plugin is to keep to.
 STEP_DIFFERENCE = 0.03
 MATCHED_SHARE = 0.05
@@ -52,6 +54,9 @@ class Settings:
         (TOWERS, "rnnlm"), f"models whose steps are timed; {TOWERS} is two independent chains"
     )
     size: str = setting("small", "size of those models: small or tiny")
+    grappler: tuple[str, ...] = setting(
+        GRAPPLER, "Grappler in their sessions: default, or no_memory without its memory optimizer"
+    )
     budget: float = setting(40.0, "seconds of the search for their placements")
     reward: str = setting("both", "reward of that search: simulate, measure or both")
     rounds: int = setting(5, "sessions of each variant, at least 2")
@@ -68,12 +73,17 @@ def run(settings: Settings) -> Outcome:
         raise PlacerError("--rounds and --setups: give at least 2, the intervals need them")
     if settings.size not in _TOWER_SIZES:
         raise PlacerError(f"--size {settings.size}: choose one of {', '.join(_TOWER_SIZES)}")
+    unknown = sorted(set(settings.grappler) - set(GRAPPLER))
+    if unknown:
+        raise PlacerError(f"--grappler {unknown[0]}: choose of {', '.join(GRAPPLER)}")
     rows, failures = [], []
     for model in settings.models:
-        seen = run_workers(*_case(model, settings), settings.rounds, settings.steps)
-        rows.append(_step_row(model, seen, settings.seed))
-        if seen["unexplained"]:
-            failures.append(f"{model}: {seen['unexplained'][0]} ran elsewhere without a reason")
+        case = _case(model, settings)
+        for grappler in settings.grappler:
+            seen = run_workers(*case, settings.rounds, settings.steps, grappler)
+            rows.append(_step_row(model, grappler, seen, settings.seed))
+            if seen["unexplained"]:
+                failures.append(f"{model}: {seen['unexplained'][0]} ran elsewhere without a reason")
     tables: dict[str, pd.DataFrame] = {}
     shown: dict[str, pd.DataFrame] = {}
     notes: list[str] = []
@@ -93,8 +103,8 @@ def _step_notes(steps: pd.DataFrame) -> list[str]:
     for row in steps.itertuples():
         ratio = float(row.plugin_over_annotated)
         notes.append(
-            f"{row.model}: a step through the plugin takes {ratio - 1:+.2%} "
-            f"({row.plugin_over_annotated_low - 1:+.2%} to "
+            f"{row.model}, Grappler {row.grappler}: a step through the plugin takes "
+            f"{ratio - 1:+.2%} ({row.plugin_over_annotated_low - 1:+.2%} to "
             f"{row.plugin_over_annotated_high - 1:+.2%}) against the annotated GraphDef; "
             f"{STEP_DIFFERENCE:.0%} allowed: " + _verdict(abs(ratio - 1), STEP_DIFFERENCE)
         )
@@ -193,7 +203,11 @@ def _case(model: str, settings: Settings) -> tuple[tf.compat.v1.MetaGraphDef, Pl
 
 
 def run_workers(
-    meta: tf.compat.v1.MetaGraphDef, placement: Placement, rounds: int, steps: int
+    meta: tf.compat.v1.MetaGraphDef,
+    placement: Placement,
+    rounds: int,
+    steps: int,
+    grappler: str = GRAPPLER[0],
 ) -> dict[str, Any]:
     """Runs benchmarks.plugin_workers; returns what its `main` prints.
 
@@ -203,7 +217,8 @@ def run_workers(
     with tempfile.TemporaryDirectory() as directory:
         files = _write(Path(directory), meta, placement)
         command = [sys.executable, "-m", "benchmarks.plugin_workers", *files]
-        done = subprocess.run([*command, str(rounds), str(steps)], capture_output=True)
+        command += [str(rounds), str(steps), grappler]
+        done = subprocess.run(command, capture_output=True)
     lines = done.stdout.decode().splitlines()
     if not lines:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
@@ -220,10 +235,10 @@ def _write(
     return str(graph_file), str(placement_file)
 
 
-def _step_row(model: str, seen: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def _step_row(model: str, grappler: str, seen: Mapping[str, Any], seed: int) -> dict[str, Any]:
     times = {k: [np.array(r) for r in rounds] for k, rounds in seen["seconds"].items()}
     medians = {k: float(np.median(np.concatenate(rounds))) for k, rounds in times.items()}
-    row: dict[str, Any] = {"model": model}
+    row: dict[str, Any] = {"model": model, "grappler": grappler}
     row |= {f"{name}_seconds": seconds for name, seconds in medians.items()}
     for name, over, under in (
         ("annotated_speed_up", "unplaced", "annotated"),
@@ -349,6 +364,7 @@ def _shown_steps(steps: pd.DataFrame) -> pd.DataFrame:
         [
             {
                 "model": row.model,
+                "Grappler": row.grappler,
                 "unplaced s": f"{row.unplaced_seconds:.4f}",
                 "annotated s": f"{row.annotated_seconds:.4f}",
                 "plugin s": f"{row.plugin_seconds:.4f}",
@@ -396,7 +412,11 @@ EXPERIMENT = Experiment(
         setups=2,
     ),
     expected_seconds=lambda s: (
-        len(s.models) * (20 + s.budget + s.rounds * (3 if s.size == "tiny" else 10 + 0.7 * s.steps))
+        len(s.models) * (20 + s.budget)
+        + len(s.models)
+        * len(s.grappler)
+        * s.rounds
+        * (3 if s.size == "tiny" else 10 + 0.7 * s.steps)
         + {"none": 0, "rnnlm": 15}.get(s.setup_model, 30 + 12 * s.setups)
     ),
     run=run,

@@ -1,6 +1,6 @@
 """Steps of one graph on two workers, three ways: unplaced, annotated and through the plugin.
 
-    python -m benchmarks.plugin_workers META_GRAPH PLACEMENT ROUNDS STEPS
+    python -m benchmarks.plugin_workers META_GRAPH PLACEMENT ROUNDS STEPS GRAPPLER
 
 The process is worker 0 and the client, since the Grappler of a session on gRPC workers is that of
 the worker it is opened at; a child is worker 1. Each has one core. Every round
@@ -55,7 +55,12 @@ class Variant:
     """
 
     def __init__(
-        self, meta: meta_graph_pb2.MetaGraphDef, target: str, variant: str, placement: Placement
+        self,
+        meta: meta_graph_pb2.MetaGraphDef,
+        target: str,
+        variant: str,
+        placement: Placement,
+        grappler: str,
     ):
         graph_def = tf1.GraphDef()
         graph_def.CopyFrom(meta.graph_def)
@@ -68,6 +73,9 @@ class Variant:
                 stack.enter_context(placer.plugin.variable_scope(placement))
             tf.graph_util.import_graph_def(graph_def, name="")
             config = tf1.ConfigProto(isolate_session_state=True)
+            if grappler == "no_memory":
+                rewrites = config.graph_options.rewrite_options
+                rewrites.memory_optimization = rewrites.NO_MEM_OPT
             self._session = tf1.Session(target, graph=graph, config=config)
             self._session.run("init")
             metadata = tf1.RunMetadata()
@@ -98,14 +106,19 @@ class Variant:
 
 
 def measure(
-    meta: meta_graph_pb2.MetaGraphDef, placement: Placement, target: str, rounds: int, steps: int
+    meta: meta_graph_pb2.MetaGraphDef,
+    placement: Placement,
+    target: str,
+    rounds: int,
+    steps: int,
+    grappler: str,
 ) -> dict[str, Any]:
     """Opens and times the variants; see `main` for what it returns."""
     seconds: dict[str, list[list[float]]] = {name: [] for name in VARIANTS}
     result: dict[str, Any] = {"seconds": seconds, "losses": {}}
     for i in range(max(1, rounds)):
         placer.plugin.reset_report()
-        variants = {name: Variant(meta, target, name, placement) for name in _turn(i)}
+        variants = {name: Variant(meta, target, name, placement, grappler) for name in _turn(i)}
         report = placer.plugin.report()
         for k in range(steps):
             for name in _turn(i + k):
@@ -155,7 +168,7 @@ def serve(task: int, addresses: Sequence[str]) -> Any:
     return start_server({"worker": addresses}, "worker", task, cores=1)
 
 
-def main(graph: str, placement: str, rounds: int, steps: int) -> None:
+def main(graph: str, placement: str, rounds: int, steps: int, grappler: str) -> None:
     """Measures and prints a JSON object.
 
     Its fields: `seconds`, by variant a list of step times for each round; `losses`, by variant;
@@ -168,10 +181,12 @@ def main(graph: str, placement: str, rounds: int, steps: int) -> None:
       placement: placement file for `workers:2`.
       rounds: at least 1.
       steps: timed steps of each variant in each round.
+      grappler: default, or no_memory for sessions without Grappler's memory optimizer.
     """
     meta = meta_graph_pb2.MetaGraphDef.FromString(Path(graph).read_bytes())
     with cluster() as target:
-        print(json.dumps(measure(meta, Placement.load(placement), target, rounds, steps)))
+        placed = Placement.load(placement)
+        print(json.dumps(measure(meta, placed, target, rounds, steps, grappler)))
         sys.stdout.flush()
     os._exit(0)  # A tf.distribute.Server cannot be stopped.
 
@@ -182,4 +197,4 @@ if __name__ == "__main__":
         served = serve(int(sys.argv[2]), sys.argv[3:])
         sys.stdin.read()  # Until the parent is gone.
         os._exit(0)
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -70,6 +70,7 @@ class Driver:
         self._config: dict[str, Any] = {}
         self._owner = np.zeros(0, np.int32)
         self._graph_def: Any = None
+        self._ops: list[tf.Operation] = []
         self._values: list[Any] = []
         self._canary: list[Callable[[], Any]] = []
         self._canary_sessions: list[tf.compat.v1.Session] = []
@@ -99,6 +100,7 @@ class Driver:
 
         self._config = header
         self._graph_def = tf.compat.v1.GraphDef.FromString(parts[0])
+        self._ops = []
         self._owner = np.frombuffer(parts[1], np.int32)
         self._values = [_array(p) for p in parts[2:]]
         self._tell({"loaded": len(self._graph_def.node)})
@@ -110,16 +112,24 @@ class Driver:
         return tf.compat.v1.Session(target, graph=graph, config=config)
 
     def _build(self, placement: np.ndarray) -> tf.compat.v1.Session:
+        """A session of the graph on these devices; the graph is imported once."""
         import tensorflow as tf
 
         names = self._config["devices"]
         devices = [names[d] for d in placement[self._owner]]
-        for node, device in zip(self._graph_def.node, devices, strict=True):
-            node.device = device
-        graph = tf.Graph()
-        with graph.as_default():
-            tf.import_graph_def(self._graph_def, name="")
-        return self._new_session(graph, self._config["target"])
+        if self._ops:
+            # A session takes the graph as it is when its first step runs.
+            for op, device in zip(self._ops, devices, strict=True):
+                if op.device != device:
+                    op._set_device(device)
+        else:
+            for node, device in zip(self._graph_def.node, devices, strict=True):
+                node.device = device
+            graph = tf.Graph()
+            with graph.as_default():
+                tf.import_graph_def(self._graph_def, name="")
+            self._ops = [graph.get_operation_by_name(n.name) for n in self._graph_def.node]
+        return self._new_session(self._ops[0].graph, self._config["target"])
 
     def _initialize(self, session: tf.compat.v1.Session) -> None:
         for group in self._config["initializers"]:
