@@ -13,6 +13,7 @@ from benchmarks.cases import Case, load_case, search_case
 from benchmarks.experiment import Experiment, Outcome, setting
 from benchmarks.plots import COLOURS
 from placer import report
+from placer.devices import short_device_names
 from placer.errors import PlacerError
 from placer.search import Budget
 from placer.simulator import Trace
@@ -81,7 +82,7 @@ def run(settings: Settings) -> Outcome:
 
 def _device_bars(case: Case, traces: dict[str, Trace]) -> Figure:
     """Compute time and sending time of each device, the methods side by side."""
-    names = report.short_device_names(case.problem.topology)
+    names = short_device_names(case.problem.topology.device_names)
     concurrency = np.array([d.concurrency for d in case.problem.topology.devices])
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)

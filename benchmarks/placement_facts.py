@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.cases import Case
-from placer.devices import Topology
-from placer.report import find_layers, layer_seconds, short_device_names
+from placer.devices import Topology, short_device_names
+from placer.report import find_layers, layer_seconds
 from placer.simulator import SpanKind
 from placer.simulator.build import build_simulator
 
@@ -85,7 +85,7 @@ def _where(case: Case, placement: np.ndarray, shown: np.ndarray) -> str:
     """ "GPU:0 60 % (encoder, softmax), GPU:1 40 % (decoder)": parts of all compute time."""
     layers = find_layers(case.problem)
     seconds = layer_seconds(case.problem, placement, layers).sum(axis=1)
-    names = short_device_names(case.problem.topology)
+    names = short_device_names(case.problem.topology.device_names)
     parts = []
     for device in np.flatnonzero(shown):
         column = seconds[:, device]

@@ -16,12 +16,18 @@ from placer.errors import PlacerError
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes `data` to `path` through a temporary file beside it and a rename.
 
+    A symbolic link stays one: the file that it names is written. What is no file, such as
+    /dev/stdout or a pipe, is written to as it is.
+
     Raises:
       PlacerError: if the file cannot be written; nothing is left behind.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     temporary: str | None = None
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -86,9 +92,11 @@ def check_directory(path: str | os.PathLike[str]) -> None:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raises PlacerError now if `path` could not be written later; changes nothing."""
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     if path.is_dir():
         raise PlacerError(f"cannot write {path}: it is a directory")
+    if path.exists() and not path.is_file() and os.access(path, os.W_OK):
+        return
     if not path.parent.is_dir():
         raise PlacerError(f"cannot write {path}: there is no directory {path.parent}")
     if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):

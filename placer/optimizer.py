@@ -25,6 +25,8 @@ from placer.search import Budget, Search
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
 
+# Seeds are signed 32-bit integers to TensorFlow and the graph partitioners.
+_SEEDS = 2**31
 # Share of the budget that looking for control edges may take, and edge sets tried for so many
 # placements evaluated where evaluations are the limit.
 _SCHEDULE_SHARE = 0.15
@@ -81,19 +83,22 @@ def optimize(
       The Result; never worse than the graph as it came or on any one device, where those fit.
 
     Raises:
-      PlacerError: one line, for bad input.
+      PlacerError: one line, for bad input, and for what ends the search before it has found
+        anything better than those; after that it is in Result.failure.
       InfeasibleError: if no placement fits in memory or satisfies the constraints.
     """
     if reward not in REWARDS:
         raise PlacerError(f"unknown reward {reward!r}; give one of {', '.join(REWARDS)}")
     if not budget >= 0:
         raise PlacerError(f"budget is {budget}; give seconds, 0 or more")
-    if seed < 0:
-        raise PlacerError(f"seed is {seed}; give a whole number, 0 or more")
+    if not 0 <= seed < _SEEDS:
+        raise PlacerError(f"seed is {seed}; give a whole number from 0 to {_SEEDS - 1}")
     if evaluations is not None and not evaluations >= 1:
         raise PlacerError(f"evaluations is {evaluations}; give a number of 1 or more")
     if schedule and reward != "simulate":
         raise PlacerError(f"schedule works with reward simulate only, not with {reward}")
+    if checkpoint_dir is not None and reward == "both":
+        raise PlacerError("checkpoints are of one search; reward both makes several")
     run = get_method(method, method_options, checkpoint_dir)
     prepared = prepare(
         graph_def,
@@ -104,7 +109,7 @@ def optimize(
         trip_counts=trip_counts,
     )
     problem = prepared.problem
-    interrupted = False
+    interrupted, failure = False, ""
     try:
         grouping = group_ops(problem, max_groups)
     except KeyboardInterrupt:
@@ -120,14 +125,22 @@ def optimize(
         search = Search(problem, grouping, judge.evaluator, limit, seed, on_progress)
         judge.begin(search)
         starts: dict[str, np.ndarray] = {}
+        reference_seconds = 0.0
         try:
             starts = reference_placements(prepared)
             for name, start in starts.items():
                 search.evaluate(start, name)
+            reference_seconds = search.best_seconds
             if not interrupted:
                 judge.run(search, run)
         except KeyboardInterrupt:
             interrupted = True
+        except PlacerError as error:
+            judge.keep_best(search)
+            if search.best_seconds >= reference_seconds:
+                raise
+            failure = str(error)
+        judge.keep_best(search)
         best = search.best
         rows = _rows(judge, prepared, starts, best)
     if best is None and interrupted:
@@ -137,7 +150,7 @@ def optimize(
     assert best is not None
     source = prepared.source
     edges = np.zeros((0, 2), np.int32)
-    if schedule and not interrupted:
+    if schedule and not interrupted and not failure:
         found = _find_schedule(problem, simulator, best, budget, evaluations)
         if found is not None and len(found.before):
             edges = np.stack([found.before, found.after], axis=1)
@@ -157,6 +170,7 @@ def optimize(
         evaluations=search.evaluations,
         seconds=search.elapsed,
         interrupted=interrupted,
+        failure=failure,
     )
 
 
@@ -229,8 +243,9 @@ def make_row(
             f"out of memory: {device.name} needs {peak[over[0]] / 2**30:.2f} GiB, "
             f"has {device.memory_bytes / 2**30:.2f}"
         )
-    if measurement is not None and measurement.failure is not None:
-        infeasible = measurement.failure
+    if measurement is not None:
+        # Where it ran, what the simulator thinks of its memory does not matter.
+        infeasible = measurement.failure or ""
     return Row(
         name=name,
         step_seconds=float(evaluation.step_seconds[0]),

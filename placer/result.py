@@ -10,6 +10,7 @@ import pandas as pd
 from tensorflow.core.framework import graph_pb2
 
 from placer.costs import CostOrigin
+from placer.devices import short_device_names
 from placer.graph import GraphSource, save_graph
 from placer.placement import Placement
 from placer.problem import PlacementProblem
@@ -50,6 +51,7 @@ class Result:
       evaluations: placements that were evaluated.
       seconds: how long the search took.
       interrupted: Ctrl-C ended it.
+      failure: what else ended it early, such as workers that went away; "" if nothing did.
     """
 
     placement: Placement
@@ -60,6 +62,7 @@ class Result:
     evaluations: int
     seconds: float
     interrupted: bool = False
+    failure: str = ""
 
     @property
     def graph_def(self) -> graph_pb2.GraphDef:
@@ -99,8 +102,9 @@ class Result:
                     np.nan if row.measured_seconds is None else row.measured_seconds
                 ),
             }
-            for device, peak in zip(self.placement.devices, row.peak_bytes, strict=True):
-                record[f"peak_gib {device.rsplit('device:', 1)[1]}"] = peak / 2**30
+            names = short_device_names(self.placement.devices)
+            for name, peak in zip(names, row.peak_bytes, strict=True):
+                record[f"peak_gib {name}"] = peak / 2**30
             record["infeasible"] = row.infeasible
             records.append(record)
         return pd.DataFrame(records).set_index("placement")

@@ -55,6 +55,9 @@ class Judge:
         """Runs a method on the search."""
         method(search)
 
+    def keep_best(self, search: Search) -> None:
+        """Gives the search what was judged in a batch that an error or Ctrl-C cut short."""
+
     def measurement(self, placement: np.ndarray) -> Measurement | None:
         """What came of running a placement, None if it was not run."""
         return None
@@ -70,6 +73,13 @@ class _Measured(Judge):
     def begin(self, search: Search) -> None:
         # The first placement is always run, so that there is a result whatever the budget.
         self._measured.stopped = lambda: bool(self._measured.measured) and search.stopped()
+
+    def keep_best(self, search: Search) -> None:
+        for placement, measurement in (
+            (m.placement, m.measurement) for m in self._measured.measured
+        ):
+            if measurement.ok and measurement.seconds < search.best_seconds:
+                search.add(placement, measurement.seconds, 0, "run")
 
     def measurement(self, placement: np.ndarray) -> Measurement | None:
         return self._measured.known(placement)
@@ -98,7 +108,9 @@ class _Both(_Measured):
     def run(self, search: Search, method: Callable[[Search], None]) -> None:
         problem = self._with_costs(search.problem, profile(self._runner, search.problem, steps=3))
         scale = 1.0
-        rounds = max(_ROUNDS, int(search.remaining // _ROUND_SECONDS))
+        rounds = _ROUNDS
+        if search.remaining < float("inf"):
+            rounds = max(_ROUNDS, int(search.remaining // _ROUND_SECONDS))
         traced: dict[bytes, tuple[config_pb2.RunMetadata, ...]] = {}
         for round_number in range(rounds):
             if search.stopped():

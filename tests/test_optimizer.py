@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -103,6 +105,75 @@ def test_ctrl_c_while_grouping_gives_the_best_reference(monkeypatch: pytest.Monk
     assert all(_devices(graph_def))
 
 
+def test_an_error_on_the_way_keeps_what_was_found() -> None:
+    def on_progress(search: Search) -> None:
+        if search.evaluations >= 100:
+            raise PlacerError("the workers went away")
+
+    graph_def = _two_chains()
+    result = placer.optimize(
+        graph_def, devices="k80:2", method="annealing", evaluations=500, on_progress=on_progress
+    )
+    assert result.failure == "the workers went away"
+    assert not result.interrupted
+    assert result.step_seconds < min(r.step_seconds for r in result.rows[:-1])
+    assert all(_devices(graph_def))
+
+
+def test_an_error_before_anything_is_found_is_raised() -> None:
+    def on_progress(search: Search) -> None:
+        if search.evaluations > 2:
+            raise PlacerError("the workers went away")
+
+    with pytest.raises(PlacerError, match="went away"):
+        placer.optimize(_two_chains(16), devices="k80:2", evaluations=9, on_progress=on_progress)
+
+
+@pytest.mark.parametrize("evaluations", [4, 9])
+def test_evaluations_are_a_limit(evaluations: int) -> None:
+    result = placer.optimize(_two_chains(64), devices="k80:2", evaluations=evaluations)
+    assert result.evaluations <= evaluations
+
+
+def test_auto_with_an_odd_share_of_the_policy() -> None:
+    result = placer.optimize(
+        _two_chains(64),
+        devices="k80:2",
+        evaluations=101,
+        method_options={"policy": 0.5, "local_search": False},
+    )
+    assert result.evaluations <= 101
+
+
+def test_a_placement_that_ran_fits_whatever_the_simulator_thinks() -> None:
+    topology = parse("workers:2")
+    small = tuple(dataclasses.replace(d, memory_bytes=1 << 10) for d in topology.devices)
+    topology = dataclasses.replace(topology, devices=small)
+    result = placer.optimize(
+        _two_chains(128), devices=topology, reward="measure", evaluations=3, method="random_search"
+    )
+    assert result.measured_seconds is not None
+    assert max(result.peak_bytes.values()) > 1 << 10
+    assert result.rows[-1].infeasible == ""
+
+
+def test_both_rewards_without_a_limit_in_seconds() -> None:
+    result = placer.optimize(
+        _two_chains(128),
+        devices="workers:2",
+        reward="both",
+        budget=float("inf"),
+        evaluations=5,
+        method="random_search",
+    )
+    assert result.measured_seconds is not None
+    assert result.evaluations <= 5
+    assert [c for c in result.table if c.startswith("peak")] == [
+        "peak_gib 0/CPU:0",
+        "peak_gib 1/CPU:0",
+    ]
+
+
 def test_no_budget_gives_the_best_reference() -> None:
     result = placer.optimize(_two_chains(), devices="k80:2", budget=0)
     assert result.step_seconds == min(r.step_seconds for r in result.rows)
@@ -175,6 +246,8 @@ def test_devices_of_the_graph_are_kept_or_cleared() -> None:
         ({"trip_counts": {"loop": 3}}, "'loop'"),
         ({"evaluations": 0}, "evaluations"),
         ({"seed": -1}, "seed"),
+        ({"seed": 2**31}, "seed"),
+        ({"method": "policy", "checkpoint_dir": "here", "reward": "both"}, "reward both"),
         ({"fetches": ["out:1"]}, "'out:1'"),
         ({"fetches": ["out:x"]}, "'out:x'"),
         ({"devices": "x" * 5000}, "unknown devices"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import math
 import os
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -69,7 +71,7 @@ def run_auto(search: Search, parameters: AutoParameters) -> None:
     """Runs the parts in turn until the budget is used up or nothing improves any more."""
     starts = _seed(search, parameters)
     if parameters.policy > 0 and not search.stopped():
-        starts.append(_learn(search, parameters.policy))
+        starts += _learn(search, parameters.policy)
     if parameters.local_search and not search.stopped():
         if isinstance(search.simulator, Simulator):
             _contest(search, search.simulator, starts, parameters)
@@ -94,19 +96,18 @@ def _seed(search: Search, parameters: AutoParameters) -> list[np.ndarray]:
                 continue
             if large and name in _PARTITIONERS:
                 continue
-            try:
+            # Some have no answer for this graph or topology.
+            with _credited(search, child, name), contextlib.suppress(PlacerError):
                 spec.run(child, spec.make_parameters())
-            except PlacerError:
-                continue  # It has no answer for this graph or topology.
             if child.best is not None:
-                search.add(child.best, child.best_seconds, child.evaluations, name)
                 starts.append(child.best)
     rng = np.random.default_rng(search.seed)
     for i in range(parameters.random_seeds):
         grouping = group_ops(problem, max(2, 4 ** (i + 2) * problem.topology.num_devices // 2))
         starts.append(_random_placement(grouping, problem.topology.accelerators, rng))
-    if starts:
-        search.evaluate(np.stack(starts), "seeds")
+    left = search.budget.evaluations - search.evaluations
+    if starts and left >= 1:
+        search.evaluate(np.stack(starts[: int(min(left, len(starts)))]), "seeds")
     return starts or [problem.single_device(problem.topology.accelerators[0])]
 
 
@@ -122,15 +123,28 @@ def _random_placement(
     return grouping.expand(scores.argmax(axis=1))
 
 
-def _learn(search: Search, share: float) -> np.ndarray:
-    """int32[N]: the best placement that the policy finds in its share of the budget."""
+@contextlib.contextmanager
+def _credited(search: Search, child: Search, source: str) -> Iterator[None]:
+    """Hands on what a child search finds, also if Ctrl-C ends it."""
+    try:
+        yield
+    finally:
+        if child.best is not None:
+            search.add(child.best, child.best_seconds, child.evaluations, source)
+
+
+def _learn(search: Search, share: float) -> list[np.ndarray]:
+    """int32[N]: the best placement that the policy finds in its share of the budget, if any."""
     from placer.policy import PolicySettings, train
 
-    child = search.child(Budget(search.budget.seconds * share, search.budget.evaluations * share))
-    train(child, PolicySettings())
-    assert child.best is not None, "the policy samples at least one batch"
-    search.add(child.best, child.best_seconds, child.evaluations, "policy")
-    return child.best
+    budget = Budget(seconds=search.budget.seconds * share)
+    if search.budget.evaluations < math.inf:
+        # They count alone, so that one seed gives one placement.
+        budget = Budget(evaluations=math.ceil(search.budget.evaluations * share))
+    child = search.child(budget)
+    with _credited(search, child, "policy"):
+        train(child, PolicySettings())
+    return [] if child.best is None else [child.best]
 
 
 def _contest(

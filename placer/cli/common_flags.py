@@ -8,8 +8,8 @@ from placer.devices import SPEC_HELP
 from placer.errors import PlacerError
 
 
-def define_graph_flags(flag_values: flags.FlagValues) -> None:
-    """--devices, --fetch, --clear_devices, --profile and --trip_count."""
+def define_graph_flags(flag_values: flags.FlagValues, profile: bool = True) -> None:
+    """--devices, --fetch, --clear_devices, --trip_count and, if it is wanted, --profile."""
     flags.DEFINE_string("devices", "local", SPEC_HELP, flag_values=flag_values)
     flags.DEFINE_multi_string(
         "fetch",
@@ -24,9 +24,10 @@ def define_graph_flags(flag_values: flags.FlagValues) -> None:
         "forget the devices that the graph came with, rather than keep them",
         flag_values=flag_values,
     )
-    flags.DEFINE_string(
-        "profile", None, "file of measured op costs (placer profile)", flag_values=flag_values
-    )
+    if profile:
+        flags.DEFINE_string(
+            "profile", None, "file of measured op costs (placer profile)", flag_values=flag_values
+        )
     flags.DEFINE_multi_string(
         "trip_count",
         [],

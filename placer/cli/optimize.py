@@ -6,6 +6,7 @@ the graph with its devices to FILE. Ctrl-C ends the search and writes the best p
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -43,7 +44,11 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         "budget", 60.0, "seconds that the search may take", lower_bound=0, flag_values=flag_values
     )
     flags.DEFINE_integer(
-        "evaluations", None, "placements to evaluate at most", 1, flag_values=flag_values
+        "evaluations",
+        None,
+        "placements to evaluate at most; those that the result is compared with always are",
+        1,
+        flag_values=flag_values,
     )
     flags.DEFINE_integer("seed", 0, "of all random choices", flag_values=flag_values)
     flags.DEFINE_string(
@@ -121,6 +126,8 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
             )
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was found yet, nothing is written") from None
+    if result.failure:
+        print(f"placer: the search ended early: {result.failure}", file=sys.stderr)
     if flag_values.output is not None:
         result.save(flag_values.output)
     if flag_values.placement is not None:

@@ -15,7 +15,7 @@ from placer.files import check_writable
 
 def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    common_flags.define_graph_flags(flag_values)
+    common_flags.define_graph_flags(flag_values, profile=False)
     flags.DEFINE_string("output", None, "op profile to write", flag_values=flag_values)
     flags.DEFINE_integer(
         "steps", 5, "steps to average over", lower_bound=1, flag_values=flag_values

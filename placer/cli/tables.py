@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from placer.cli.progress import format_seconds
-from placer.devices import Topology
+from placer.devices import Topology, short_device_names
 from placer.result import Row
 
 
@@ -20,8 +20,7 @@ def print_rows(rows: Sequence[Row], topology: Topology, title: str = "") -> None
     measured = any(r.measured_seconds is not None for r in rows)
     if measured:
         table.add_column("measured", justify="right")
-    names = [_short(n, topology) for n in topology.device_names]
-    for name in names:
+    for name in short_device_names(topology.device_names):
         table.add_column(f"{name} GiB", justify="right")
     table.add_column("")
     for row in rows:
@@ -31,10 +30,3 @@ def print_rows(rows: Sequence[Row], topology: Topology, title: str = "") -> None
         cells += [f"{b / 2**30:.2f}" for b in row.peak_bytes]
         table.add_row(*cells, row.infeasible or "fits")
     Console(width=None if Console().is_terminal else 160).print(table)
-
-
-def _short(name: str, topology: Topology) -> str:
-    """GPU:0, with the task in front where there are several."""
-    device = name.rsplit("/device:", 1)[1]
-    tasks = {n.rsplit("/device:", 1)[0] for n in topology.device_names}
-    return device if len(tasks) == 1 else f"{name.split('/task:')[1].split('/')[0]}/{device}"

@@ -1,7 +1,7 @@
 """Device topology: which devices there are, what they can do, and what joins them."""
 
 from placer.devices.catalogue import GPU_MODELS, MODELS, gpu_hosts
-from placer.devices.names import parse_device_spec
+from placer.devices.names import parse_device_spec, short_device_names
 from placer.devices.spec import SPEC_HELP, cluster_addresses, grpc_addresses, parse
 from placer.devices.topology import (
     Device,
@@ -38,6 +38,7 @@ __all__ = [
     "parse",
     "parse_device_spec",
     "save_topology",
+    "short_device_names",
     "topology_fingerprint",
     "topology_from_proto",
     "topology_to_proto",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from placer.errors import PlacerError
 
@@ -15,6 +16,20 @@ _SPEC_PART = re.compile(
     r"/(?:(job):([a-zA-Z][a-zA-Z0-9_]*)|(replica|task):(\d+|\*)"
     r"|device:([A-Za-z_]+|\*)(?::(\d+|\*))?|((?i:cpu|gpu)|\*)(?::(\d+|\*))?)"
 )
+
+
+def short_device_names(names: Sequence[str]) -> tuple[str, ...]:
+    """GPU:0 for each full name, with the task's number in front (1/GPU:0) if there are several."""
+    parts = [name.rsplit("/device:", 1) for name in names]
+    tasks = list(dict.fromkeys(task for task, _ in parts))
+    if len(tasks) == 1:
+        return tuple(device for _, device in parts)
+    jobs = {task.split("/job:")[1].split("/")[0] for task in tasks}
+    return tuple(
+        (f"{task.split('/job:')[1].split('/')[0]}:" if len(jobs) > 1 else "")
+        + f"{task.rsplit('/task:', 1)[1]}/{device}"
+        for task, device in parts
+    )
 
 
 def parse_device_spec(spec: str) -> dict[str, str]:

@@ -45,9 +45,12 @@ class Progress:
         return self._search.stopped() or self.room(1) == 0
 
     def fraction(self) -> float:
-        """From 0 at the start to 1 at the end; of time and evaluations the one that ends first."""
-        done = (self._search.evaluations - self._first) / max(self._limit, 1)
-        if self._seconds != float("inf"):
-            passed = self._search.elapsed - self._start
-            done = max(done, passed / max(self._seconds, 1e-9))
+        """From 0 at the start to 1 at the end.
+
+        A limit on evaluations counts alone, so that one seed gives one placement.
+        """
+        if self._limit < float("inf"):
+            done = (self._search.evaluations - self._first) / max(self._limit, 1)
+        else:
+            done = (self._search.elapsed - self._start) / max(self._seconds, 1e-9)
         return min(done, 1.0)

@@ -27,7 +27,15 @@ def variable_scope(placement: Mapping[str, str]) -> Iterator[None]:
     """
     import tensorflow as tf
 
+    # In a graph, ops tell their own names, which TensorFlow has made unique; variables of a
+    # function under construction are lifted out of it.
+    entered = None
+    if not tf.executing_eagerly() and not tf.inside_function():
+        entered = tf.compat.v1.get_default_graph()
+
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        if entered is not None and tf.compat.v1.get_default_graph() is entered:
+            return next_creator(**kwargs)
         device = _lookup(placement, tf.get_current_name_scope(), kwargs.get("name"))
         if device is None:
             return next_creator(**kwargs)

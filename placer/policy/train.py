@@ -229,13 +229,13 @@ class Training:
     def _note_progress(self) -> None:
         """Sets state.progress: the part of the budget that is used; it never falls."""
         budget, state = self.search.budget, self.state
-        if np.isinf(budget.seconds) and np.isinf(budget.evaluations):
-            part = state.placements / self.settings.horizon
+        if budget.evaluations < float("inf"):
+            # It counts alone, so that one seed gives one placement.
+            part = self.search.evaluations / max(budget.evaluations, 1)
+        elif budget.seconds < float("inf"):
+            part = self.search.elapsed / budget.seconds if budget.seconds > 0 else 1.0
         else:
-            part = max(
-                self.search.elapsed / budget.seconds if budget.seconds > 0 else 1.0,
-                self.search.evaluations / max(budget.evaluations, 1),
-            )
+            part = state.placements / self.settings.horizon
         state.progress = float(np.clip(part, state.progress, 1.0))
 
     def _adjust_stay(self, devices: np.ndarray, conditions: Conditions, level: np.ndarray) -> None:

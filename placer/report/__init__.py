@@ -18,7 +18,6 @@ from placer.report.tables import (
     layer_frame,
     layer_seconds,
     print_frame,
-    short_device_names,
 )
 from placer.report.tensorboard import write_tensorboard
 
@@ -39,7 +38,6 @@ __all__ = [
     "require_matplotlib",
     "save_figure",
     "save_simulated_trace",
-    "short_device_names",
     "simulated_trace",
     "timeline_picture",
     "write_tensorboard",

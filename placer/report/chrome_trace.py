@@ -6,9 +6,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from placer.devices import short_device_names
 from placer.files import write_atomically
 from placer.report.layers import Layers, Pass
-from placer.report.tables import short_device_names
 from placer.runtime.step_stats import Lanes
 from placer.simulator import Reason, SpanKind, Trace
 
@@ -26,7 +26,7 @@ def simulated_trace(trace: Trace, problem: PlacementProblem, layers: Layers) -> 
     Process 0 is the critical path. An arrow joins the ends of a transfer.
     """
     graph = problem.graph
-    names = short_device_names(problem.topology)
+    names = short_device_names(problem.topology.device_names)
     events: list[dict[str, Any]] = []
     for pid, name in enumerate(("critical path", *names)):
         meta = {"ph": "M", "pid": pid}

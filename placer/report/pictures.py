@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placer.devices import short_device_names
 from placer.errors import PlacerError
 from placer.files import write_atomically
 from placer.report.layers import Layers, Pass
-from placer.report.tables import short_device_names
 from placer.simulator import SpanKind, Trace
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def placement_picture(
     from matplotlib.patches import Patch
 
     graph, topology = problem.graph, problem.topology
-    names, colours = short_device_names(topology), device_colours(topology)
+    names, colours = short_device_names(topology.device_names), device_colours(topology)
     seconds = problem.device_seconds[placement, np.arange(graph.num_ops)]
     position = np.empty(graph.num_ops)
     position[graph.topological_order()] = np.arange(graph.num_ops)
@@ -208,7 +208,7 @@ def timeline_picture(
     from matplotlib.patches import Patch
 
     topology, spans = problem.topology, trace.spans
-    names = short_device_names(topology)
+    names = short_device_names(topology.device_names)
     step = trace.step_seconds
     unit, label = (1e3, "ms") if step < 1 else (1.0, "s")
     gap = step / _SLICES

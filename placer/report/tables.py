@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from placer.devices import Topology
+from placer.devices import Topology, short_device_names
 from placer.report.layers import Layers, Pass
 from placer.simulator import Reason, SpanKind, Trace
 
@@ -31,20 +31,6 @@ _REASONS = {
 }
 
 
-def short_device_names(topology: Topology) -> tuple[str, ...]:
-    """GPU:0, with the task's number in front (1/GPU:0) where there are several tasks."""
-    names = [name.rsplit("/device:", 1) for name in topology.device_names]
-    tasks = list(dict.fromkeys(task for task, _ in names))
-    if len(tasks) == 1:
-        return tuple(device for _, device in names)
-    jobs = {task.split("/job:")[1].split("/")[0] for task in tasks}
-    return tuple(
-        (f"{task.split('/job:')[1].split('/')[0]}:" if len(jobs) > 1 else "")
-        + f"{task.rsplit('/task:', 1)[1]}/{device}"
-        for task, device in names
-    )
-
-
 def layer_seconds(problem: PlacementProblem, placement: np.ndarray, layers: Layers) -> np.ndarray:
     """float64[R, 3, D]: compute seconds of each layer, pass and device under a placement."""
     graph, count = problem.graph, problem.topology.num_devices
@@ -58,7 +44,7 @@ def layer_seconds(problem: PlacementProblem, placement: np.ndarray, layers: Laye
 def layer_frame(problem: PlacementProblem, placement: np.ndarray, layers: Layers) -> pd.DataFrame:
     """One line a layer and pass: compute seconds in all, and the part of each device in it."""
     seconds = layer_seconds(problem, placement, layers)
-    names = short_device_names(problem.topology)
+    names = short_device_names(problem.topology.device_names)
     lines = []
     for row, layer in enumerate(layers.names):
         for kind in Pass:
@@ -75,7 +61,7 @@ def device_frame(trace: Trace, topology: Topology) -> pd.DataFrame:
     """One line a device: ops, compute, sending and idle seconds, bytes sent, memory."""
     spans = trace.spans
     lines = []
-    for d, name in enumerate(short_device_names(topology)):
+    for d, name in enumerate(short_device_names(topology.device_names)):
         wires = (spans.kind == SpanKind.WIRE) & (spans.src == d)
         busy = trace.busy_seconds[d] / topology.devices[d].concurrency
         lines.append(
@@ -103,7 +89,7 @@ def critical_path_frame(trace: Trace, problem: PlacementProblem, layers: Layers)
       "from > to"), ops, mib, waited_for (what the first of them last waited for), first_op. The
       seconds add up to the step time.
     """
-    names = short_device_names(problem.topology)
+    names = short_device_names(problem.topology.device_names)
     lines: list[dict] = []
     last = None
     for step in trace.critical_path():

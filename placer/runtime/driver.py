@@ -115,20 +115,16 @@ class Driver:
         """A session of the graph on these devices; the graph is imported once."""
         import tensorflow as tf
 
-        names = self._config["devices"]
-        devices = [names[d] for d in placement[self._owner]]
-        if self._ops:
-            # A session takes the graph as it is when its first step runs.
-            for op, device in zip(self._ops, devices, strict=True):
-                if op.device != device:
-                    op._set_device(device)
-        else:
-            for node, device in zip(self._graph_def.node, devices, strict=True):
-                node.device = device
+        if not self._ops:
             graph = tf.Graph()
             with graph.as_default():
                 tf.import_graph_def(self._graph_def, name="")
             self._ops = [graph.get_operation_by_name(n.name) for n in self._graph_def.node]
+        names = self._config["devices"]
+        # Set one by one: an import would move an op to what it is colocated with, rather than fail.
+        for op, device in zip(self._ops, placement[self._owner].tolist(), strict=True):
+            if op.device != names[device]:
+                op._set_device(names[device])
         return self._new_session(self._ops[0].graph, self._config["target"])
 
     def _initialize(self, session: tf.compat.v1.Session) -> None:

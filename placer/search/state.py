@@ -207,11 +207,14 @@ class Search:
         Args:
           best: int32[N] its best placement, or None.
           best_seconds: the step time of `best`, inf if it does not fit.
-          evaluations: placements that it had evaluated; they count against the budget.
-          improvements: its history, fields of Improvement; put before this search's own.
+          evaluations: placements that it had evaluated; they count against the budget, instead of
+            those that this search has, with which that one began too.
+          improvements: its history, fields of Improvement; what this search has found goes behind
+            it if it is better.
         """
-        self.evaluations += evaluations
-        self.improvements[:0] = [Improvement(*row) for row in improvements]
+        self.evaluations = max(self.evaluations, evaluations)
+        own = [i for i in self.improvements if i.step_seconds < best_seconds]
+        self.improvements = [*(Improvement(*row) for row in improvements), *own]
         if best is not None and (self.best is None or best_seconds < self.best_seconds):
             self.best, self.best_seconds = np.array(best, np.int32), best_seconds
             if best_seconds == float("inf"):

@@ -307,3 +307,11 @@ def test_the_sums_that_grappler_makes_of_add_n_move_with_it() -> None:
     devices = {n.name: n.device for n in tf1.GraphDef.FromString(placed).node}
     assert len(devices) > 8
     assert set(devices.values()) == {DEVICES[1]}
+
+
+def test_variables_of_one_name_go_where_their_ops_are_placed() -> None:
+    """TensorFlow makes names unique only after the scope has been asked."""
+    placement = {"kernel": DEVICES[1], "kernel_1": DEVICES[2]}
+    with tf.Graph().as_default(), placer.plugin.variable_scope(placement):
+        handles = [tf.Variable(1.0, name="kernel").handle.op for _ in placement]
+    assert {op.name: op.device for op in handles} == placement

@@ -11,10 +11,12 @@ import pytest
 
 from placer import devices
 from placer.errors import PlacerError
+from placer.placers.progress import Progress
 from placer.policy import PolicySettings, train
 from placer.policy.rewards import advantages, rewards
 from placer.policy.train import Training, numbered_by_first_use
 from placer.policy.windows import Windows
+from placer.search import Budget, Search
 from placer.simulator import Evaluation
 from tests.policy.problems import chains, search_of, two_gpus
 
@@ -229,3 +231,15 @@ def test_settings_from_options():
     expected = PolicySettings.named("icml2017", samples=20, learning_rate=0.01, break_symmetry=True)
     assert settings == expected
     assert PolicySettings.from_options() == PolicySettings()
+
+
+def test_a_limit_on_evaluations_alone_drives_the_schedules():
+    """A limit in seconds beside it must not: it would make runs of one seed differ."""
+    problem = chains(two_gpus(), length=1)
+    search = Search(*problem, budget=Budget(seconds=1e3, evaluations=640))
+    training = Training(search, PolicySettings(samples=64, hidden=8))
+    training.iterate()
+    assert training.state.progress == 0.1
+    progress = Progress(search, None)
+    search.evaluate(np.zeros([288, problem[0].graph.num_ops], np.int32), "test")
+    assert progress.fraction() == 0.5

@@ -2,19 +2,8 @@ import numpy as np
 import pytest
 
 from placer import report
-from placer.devices import parse
 from placer.report.tables import layer_seconds
 from placer.simulator import SpanKind
-
-
-def test_short_device_names():
-    assert report.short_device_names(parse("k80:2")) == ("CPU:0", "GPU:0", "GPU:1")
-    assert report.short_device_names(parse("v100:1x2")) == (
-        "0/CPU:0",
-        "0/GPU:0",
-        "1/CPU:0",
-        "1/GPU:0",
-    )
 
 
 def test_layer_seconds_are_the_devices_busy_times(example):

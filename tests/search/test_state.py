@@ -103,6 +103,19 @@ def test_a_resumed_search_goes_on_where_it_was() -> None:
     assert second.best_seconds <= first.best_seconds
 
 
+def test_a_resumed_search_does_not_count_its_beginning_twice() -> None:
+    first = make_search(random_problem(1, topology="k80:2"))
+    first.evaluate(_random_placements(first, 20, 0), "random")
+    second = make_search(first.problem, evaluations=25)
+    second.evaluate(_random_placements(first, 3, 0), "references")
+    rows = [dataclasses.astuple(i) for i in first.improvements]
+    second.resume(first.best, first.best_seconds, first.evaluations, rows)  # type: ignore[arg-type]
+    assert second.evaluations == 20
+    steps = second.history().step_seconds
+    assert steps.is_monotonic_decreasing
+    assert steps.iloc[-1] == second.best_seconds == first.best_seconds
+
+
 def test_progress_is_told_after_the_best_is_kept() -> None:
     seen: list[float] = []
     problem = random_problem(1, topology="k80:2")
