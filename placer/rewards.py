@@ -75,11 +75,9 @@ class _Measured(Judge):
         self._measured.stopped = lambda: bool(self._measured.measured) and search.stopped()
 
     def keep_best(self, search: Search) -> None:
-        for placement, measurement in (
-            (m.placement, m.measurement) for m in self._measured.measured
-        ):
-            if measurement.ok and measurement.seconds < search.best_seconds:
-                search.add(placement, measurement.seconds, 0, "run")
+        for run in self._measured.measured:
+            if run.measurement.ok and run.measurement.seconds < search.best_seconds:
+                search.add(run.placement, run.measurement.seconds, 0, "run")
 
     def measurement(self, placement: np.ndarray) -> Measurement | None:
         return self._measured.known(placement)

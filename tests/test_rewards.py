@@ -1,0 +1,33 @@
+"""Rewards: what becomes of real runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placer.grouping import atoms
+from placer.pipeline import prepare
+from placer.rewards import open_reward
+from placer.search import Search
+from placer.search.measured import MeasuredEvaluator
+from placer.simulator.build import build_simulator
+from tests.runtime.graphs import two_chains
+
+
+def test_runs_of_a_batch_that_was_cut_short_are_kept() -> None:
+    prepared = prepare(two_chains(length=2, size=16).graph_def, ["out"], "workers:2")
+    problem = prepared.problem
+    with open_reward("measure", prepared, build_simulator(problem)) as judge:
+        search = Search(problem, atoms(problem), judge.evaluator)
+        judge.begin(search)
+        assert isinstance(judge.evaluator, MeasuredEvaluator)
+        runs = [judge.evaluator.measure(problem.single_device(d)) for d in range(2)]
+        # Ctrl-C now: the search has not been told of either.
+        judge.keep_best(search)
+        assert search.best_seconds == min(run.seconds for run in runs)
+        assert search.best is not None
+        kept = judge.measurement(search.best)
+        assert kept is not None
+        assert kept.seconds == search.best_seconds
+        before = search.best
+        judge.keep_best(search)
+        np.testing.assert_array_equal(search.best, before)
