@@ -109,7 +109,7 @@ def optimize(
         trip_counts=trip_counts,
     )
     problem = prepared.problem
-    interrupted, failure = False, ""
+    interrupted, failed = False, None
     try:
         grouping = group_ops(problem, max_groups)
     except KeyboardInterrupt:
@@ -136,11 +136,10 @@ def optimize(
         except KeyboardInterrupt:
             interrupted = True
         except PlacerError as error:
-            judge.keep_best(search)
-            if search.best_seconds >= reference_seconds:
-                raise
-            failure = str(error)
+            failed = error
         judge.keep_best(search)
+        if failed is not None and search.best_seconds >= reference_seconds:
+            raise failed
         best = search.best
         rows = _rows(judge, prepared, starts, best)
     if best is None and interrupted:
@@ -150,7 +149,7 @@ def optimize(
     assert best is not None
     source = prepared.source
     edges = np.zeros((0, 2), np.int32)
-    if schedule and not interrupted and not failure:
+    if schedule and not interrupted and failed is None:
         found = _find_schedule(problem, simulator, best, budget, evaluations)
         if found is not None and len(found.before):
             edges = np.stack([found.before, found.after], axis=1)
@@ -170,7 +169,7 @@ def optimize(
         evaluations=search.evaluations,
         seconds=search.elapsed,
         interrupted=interrupted,
-        failure=failure,
+        failure="" if failed is None else str(failed),
     )
 
 

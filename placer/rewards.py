@@ -124,7 +124,7 @@ class _Both(_Measured):
                 corrected,
                 search.grouping,
                 self.simulator,
-                Budget(share, float("inf") if left == float("inf") else 200 * left),
+                Budget(share, 200 * left),
                 search.seed + round_number,
             )
             if search.best is not None:

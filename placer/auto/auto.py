@@ -105,9 +105,9 @@ def _seed(search: Search, parameters: AutoParameters) -> list[np.ndarray]:
     for i in range(parameters.random_seeds):
         grouping = group_ops(problem, max(2, 4 ** (i + 2) * problem.topology.num_devices // 2))
         starts.append(_random_placement(grouping, problem.topology.accelerators, rng))
-    left = search.budget.evaluations - search.evaluations
-    if starts and left >= 1:
-        search.evaluate(np.stack(starts[: int(min(left, len(starts)))]), "seeds")
+    room = search.room(len(starts))
+    if room:
+        search.evaluate(np.stack(starts[:room]), "seeds")
     return starts or [problem.single_device(problem.topology.accelerators[0])]
 
 
@@ -190,8 +190,7 @@ def _contest(
             temperature = parameters.first_temperature * (
                 parameters.last_temperature / max(parameters.first_temperature, 1e-12)
             ) ** min(progress, 1.0)
-            left = search.budget.evaluations - search.evaluations
-            size = _SEGMENT if left >= _SEGMENT * len(walks) else max(1, int(left) // len(walks))
+            size = max(1, search.room(_SEGMENT * len(walks)) // len(walks))
             before = [w.evaluations for w in walks]
             futures = [pool.submit(w.run, Segment(size, temperature)) for w in walks]
             try:

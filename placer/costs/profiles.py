@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-from tensorflow.core.framework import step_stats_pb2
 from tensorflow.core.protobuf import config_pb2
 
 from placer.costs.op_costs import CostOrigin, OpCosts
@@ -20,6 +19,7 @@ from placer.graph.colocation import frame_paths
 from placer.graph.op_graph import OpGraph
 from placer.graph.source import GraphSource
 from placer.protos import profile_pb2
+from placer.step_times import begin_nanoseconds, duration_nanoseconds
 
 _STREAMS = "/stream:"
 _ALL_STREAMS = "/stream:all"
@@ -95,9 +95,9 @@ def _step(
         model = devices[name].model.name
         known = ((stats, _op_of(stats.node_name, index)) for stats in device.node_stats)
         ran = [(stats, op) for stats, op in known if op is not None]
-        durations = np.array([_duration(stats) for stats, _ in ran])
+        durations = 1e-9 * np.array([duration_nanoseconds(stats) for stats, _ in ran])
         if ran and devices[name].executor_thread:
-            starts = np.array([_start(stats) for stats, _ in ran])
+            starts = np.array([begin_nanoseconds(stats) for stats, _ in ran])
             durations = shared_seconds(1e-9 * (starts - starts.min()), durations)
         for (stats, op), duration in zip(ran, durations.tolist(), strict=True):
             if stream:
@@ -124,20 +124,6 @@ def _op_of(node_name: str, index: dict[str, int]) -> int | None:
             return index[name]
         name = name.rpartition("/")[0]
     return None
-
-
-def _duration(stats: step_stats_pb2.NodeExecStats) -> float:
-    nanoseconds = stats.op_end_rel_nanos - stats.op_start_rel_nanos
-    if nanoseconds <= 0:
-        nanoseconds = 1000 * (stats.op_end_rel_micros - stats.op_start_rel_micros)
-    return max(nanoseconds, 0) * 1e-9
-
-
-def _start(stats: step_stats_pb2.NodeExecStats) -> int:
-    """When the op's computation began, in nanoseconds of the machine's clock."""
-    if stats.all_start_nanos:
-        return stats.all_start_nanos + stats.op_start_rel_nanos
-    return 1000 * (stats.all_start_micros + stats.op_start_rel_micros)
 
 
 def shared_seconds(starts: np.ndarray, durations: np.ndarray) -> np.ndarray:

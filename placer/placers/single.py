@@ -31,8 +31,7 @@ def _run_each(search: Search, kind: str, source: str) -> None:
     ]
     # A machine without the wanted kind: its only kind stands in.
     devices = devices or list(range(topology.num_devices))
-    left = search.budget.evaluations - search.evaluations
-    devices = devices[: int(max(1, min(left, len(devices))))]
+    devices = devices[: max(1, search.room(len(devices)))]
     search.evaluate(np.stack([search.problem.single_device(d) for d in devices]), source)
 
 

@@ -129,10 +129,11 @@ class Training:
         decoded = Decoded(*(t.numpy() for t in self.learner.sample(tensors(conditions), seed)))
         devices = conditions.incumbents[: settings.samples].copy()
         devices[:, conditions.order] = decoded.devices[: settings.samples]
-        left = search.budget.evaluations - search.evaluations
-        if left < len(devices):
+        room = search.room(len(devices))
+        if room < len(devices):
             # The last few of the budget: nothing will be sampled from what they teach.
-            search.evaluate(devices[: int(left)], "policy", group_of=search.grouping.group_of)
+            if room:
+                search.evaluate(devices[:room], "policy", group_of=search.grouping.group_of)
             return
         evaluation = search.evaluate(devices, "policy", group_of=search.grouping.group_of)
         reward = rewards(evaluation, search.problem.topology.memory_bytes, settings)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placer.files import write_atomically
+from placer.step_times import begin_nanoseconds, duration_nanoseconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,20 +61,6 @@ def _transfers(
                     yield match, stats
 
 
-def _begin(stats: step_stats_pb2.NodeExecStats) -> int:
-    """Start of the op's computation in nanoseconds of the machine's clock."""
-    if stats.all_start_nanos:
-        return stats.all_start_nanos + stats.op_start_rel_nanos
-    return 1000 * (stats.all_start_micros + stats.op_start_rel_micros)
-
-
-def _duration(stats: step_stats_pb2.NodeExecStats) -> int:
-    """Time in the op's computation, in nanoseconds."""
-    if stats.op_end_rel_nanos:
-        return max(0, stats.op_end_rel_nanos - stats.op_start_rel_nanos)
-    return 1000 * max(0, stats.op_end_rel_micros - stats.op_start_rel_micros)
-
-
 def _origin(metadata: config_pb2.RunMetadata) -> int:
     starts = [
         stats.all_start_nanos or 1000 * stats.all_start_micros
@@ -105,8 +92,8 @@ def op_frame(metadata: config_pb2.RunMetadata) -> pd.DataFrame:
                 stats.node_name,
                 kind[1] if kind else "",
                 device,
-                1e-9 * (_begin(stats) - origin),
-                1e-9 * _duration(stats),
+                1e-9 * (begin_nanoseconds(stats) - origin),
+                1e-9 * duration_nanoseconds(stats),
                 sum(outputs.values()),
                 stats.memory_stats.temp_memory_size,
                 stats.memory_stats.persistent_memory_size,
@@ -146,8 +133,8 @@ def transfer_frame(metadata: config_pb2.RunMetadata) -> pd.DataFrame:
                 match["tensor"],
                 match["source"],
                 match["target"],
-                1e-9 * (_begin(stats) - origin),
-                1e-9 * _duration(stats),
+                1e-9 * (begin_nanoseconds(stats) - origin),
+                1e-9 * duration_nanoseconds(stats),
                 size,
             )
         )
@@ -308,5 +295,5 @@ def op_seconds(
         for device, stats in _op_stats(metadata):
             if device in devices:
                 times = found.setdefault(stats.node_name, np.zeros(len(steps)))
-                times[i] += 1e-9 * _duration(stats)
+                times[i] += 1e-9 * duration_nanoseconds(stats)
     return found

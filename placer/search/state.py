@@ -114,6 +114,10 @@ class Search:
         """Whether the budget is used up; placers ask between batches and return."""
         return self.remaining <= 0 or self.evaluations >= self.budget.evaluations
 
+    def room(self, count: int) -> int:
+        """How many of `count` placements the budget lets be evaluated."""
+        return int(max(0, min(count, self.budget.evaluations - self.evaluations)))
+
     def evaluate(
         self,
         placements: np.ndarray,

@@ -74,6 +74,12 @@ def test_workers_are_devices_of_their_own(workers: Runner, chains: GraphSource) 
     assert cores[0] != cores[1]
 
 
+def test_the_supervisor_does_without_tensorflow() -> None:
+    """It forks, which a process with TensorFlow's threads must not."""
+    program = "import sys, placer.runtime.supervisor; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
 def test_a_busy_worker_hands_its_tensors_on() -> None:
     """Worker 1 gets what worker 0 made first while worker 0 is busy with the rest of its chain."""
     source = fed_chain()
