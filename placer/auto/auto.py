@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -62,6 +63,12 @@ class AutoParameters:
         2e-4, "relative increase accepted with probability 1/e at the start of a walk", least=0
     )
     last_temperature: float = parameter(5e-6, "the same at the end", least=0)
+    transfer_penalty: float = parameter(
+        2.0,
+        "what a second of transfers, averaged over devices, counts as in seconds of the step time "
+        "for one walk in two, at the start; falls with the temperature",
+        least=0,
+    )
     patience: float = parameter(
         400.0, "stop after so many evaluations per movable unit without improvement", least=1
     )
@@ -155,6 +162,9 @@ def _contest(
 ) -> None:
     """Walks from all starts; the worse give up in favour of the better as time goes on.
 
+    One walk in two pays for transfers, and both kinds go on to the end: those that pay find
+    placements that those that look at the step time alone do not get to, and the reverse.
+
     The walks run in threads, a segment at a time, and meet after each; what they do depends on
     the seed and on the number of evaluations, not on the number of threads.
     """
@@ -170,6 +180,9 @@ def _contest(
         for start, rng in zip(starts, rngs, strict=True)
     ]
     walks.sort(key=lambda w: w.best_seconds)
+    if parameters.transfer_penalty > 0:
+        for walk in walks[1::2]:
+            walk.penalized = True
     begin, begin_evaluations = search.elapsed, search.evaluations
     patience = parameters.patience * len(neighbourhood.movable) + 5000
     improved_at = search.evaluations
@@ -184,15 +197,22 @@ def _contest(
         while not search.stopped():
             progress = _progress(search, begin, begin_evaluations)
             alive = [count for share, count in _CONTEST if progress >= share][-1]
-            walks = _distinct(walks)[:alive] if len(walks) > alive else walks
+            walks = _survivors(walks, alive) if len(walks) > alive else walks
             if len(walks) == 1:
-                walks = _split(walks[0], neighbourhood, simulator, rngs)
-            temperature = parameters.first_temperature * (
+                # Another from its best placement, so that two threads have work.
+                rng = rngs[0].spawn(1)[0]
+                penalized = parameters.transfer_penalty > 0 and not walks[0].penalized
+                walks.append(Walk(neighbourhood, simulator, walks[0].best, rng, penalized))
+            cooling = (
                 parameters.last_temperature / max(parameters.first_temperature, 1e-12)
             ) ** min(progress, 1.0)
+            temperature = parameters.first_temperature * cooling
+            penalty = parameters.transfer_penalty * cooling
             size = max(1, search.room(_SEGMENT * len(walks)) // len(walks))
             before = [w.evaluations for w in walks]
-            futures = [pool.submit(w.run, Segment(size, temperature)) for w in walks]
+            futures = [
+                pool.submit(w.run, Segment(size, temperature, penalty * w.penalized)) for w in walks
+            ]
             try:
                 for future in futures:
                     future.result()
@@ -235,22 +255,22 @@ def _progress(search: Search, begin: float, begin_evaluations: int) -> float:
     return 0.0
 
 
-def _distinct(walks: list[Walk]) -> list[Walk]:
-    """The walks without those whose best placement another has too; at least one."""
+def _survivors(walks: list[Walk], count: int) -> list[Walk]:
+    """The best `count` of walks that are sorted, as many of either kind if there are both.
+
+    Of walks whose best placement is the same, only the first goes on.
+    """
     seen: dict[bytes, Walk] = {}
     for walk in walks:
         seen.setdefault(walk.best.tobytes(), walk)
-    return list(seen.values())
-
-
-def _split(
-    walk: Walk,
-    neighbourhood: Neighbourhood,
-    simulator: Simulator,
-    rngs: list[np.random.Generator],
-) -> list[Walk]:
-    """The walk and another from its best placement, so that two threads have work."""
-    return [walk, Walk(neighbourhood, simulator, walk.best, rngs[0].spawn(1)[0])]
+    distinct = list(seen.values())
+    better_of_kind: collections.Counter[bool] = collections.Counter()
+    ranks = []
+    for walk in distinct:
+        ranks.append(better_of_kind[walk.penalized])
+        better_of_kind[walk.penalized] += 1
+    chosen = np.argsort(ranks, kind="stable")[:count]
+    return [distinct[i] for i in np.sort(chosen)]
 
 
 def _report(search: Search, units: Grouping, walks: list[Walk], before: list[int]) -> None:

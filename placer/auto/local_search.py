@@ -26,10 +26,13 @@ class Segment:
     Attributes:
       evaluations: placements to evaluate.
       temperature: relative increase of the step time that is accepted with probability 1/e.
+      transfer_penalty: what a second of transfers, averaged over devices, costs in seconds of the
+        step time.
     """
 
     evaluations: int
     temperature: float
+    transfer_penalty: float = 0.0
 
 
 class Walk:
@@ -39,11 +42,16 @@ class Walk:
     temperature times an exponential deviate) and is simulated up to it, so that most refusals are
     cut off early. What wins is credited to its operator, and operators that win are chosen more.
 
+    With a transfer penalty, a move must also not make the sum of step time and penalty worse by
+    more than the threshold allows. Most moves change what crosses the links but not the step time,
+    which is that of the critical path alone: the penalty tells them apart.
+
     Attributes:
       current, best: int32[A] placements of atoms.
       current_seconds, best_seconds: their step times; inf while nothing fits into memory.
       evaluations: placements evaluated so far.
       mates: other good placements of atoms, whose parts it may take over.
+      penalized: whether its segments are to have a transfer penalty; the walk itself does not look.
     """
 
     def __init__(
@@ -52,8 +60,10 @@ class Walk:
         simulator: Simulator,
         start: np.ndarray,
         rng: np.random.Generator,
+        penalized: bool = False,
     ) -> None:
         self.neighbourhood = neighbourhood
+        self.penalized = penalized
         self.evaluations = 0
         self.mates: tuple[np.ndarray, ...] = ()
         self._moves = 0
@@ -66,12 +76,12 @@ class Walk:
         self.best = np.array(start, np.int32)
         self.best_seconds = float("inf")
         self._best_excess = float("inf")
+        self._current_transfers: float | None = None
         self.move_to(start)
 
     def move_to(self, placement: np.ndarray) -> None:
         """Goes on from another placement, int32[A]."""
-        evaluation = self._evaluate(np.array(placement, np.int32), np.inf)
-        self._set(np.array(placement, np.int32), *evaluation)
+        self._set(np.array(placement, np.int32), *self._evaluate(placement, np.inf))
         self._view = None
 
     def run(self, segment: Segment) -> None:
@@ -94,18 +104,17 @@ class Walk:
                     self.evaluations += 1
                 continue
             nowhere = 0
-            self._try(operator, *move, segment.temperature)
+            self._try(operator, *move, segment)
 
-    def _try(
-        self, operator: int, atoms: np.ndarray, devices: np.ndarray, temperature: float
-    ) -> None:
+    def _try(self, operator: int, atoms: np.ndarray, devices: np.ndarray, segment: Segment) -> None:
         fits_now = np.isfinite(self.current_seconds)
-        threshold = (
-            self.current_seconds * (1.0 + temperature * self._rng.exponential())
-            if fits_now
-            else np.inf
-        )
-        proposal: np.ndarray | None = None
+        slack, threshold = 0.0, np.inf
+        if fits_now:
+            slack = self.current_seconds * segment.temperature * self._rng.exponential()
+            threshold = self.current_seconds + slack
+        proposal = self.current.copy()
+        proposal[atoms] = devices
+        transfers: float | None = None
         if self._refusals >= _REFUSALS_BEFORE_BASE and fits_now:
             if self._base is None:
                 self._base = self._simulator.moves_from(self.current, self._group_of)
@@ -116,19 +125,20 @@ class Walk:
             excess = 0.0 if feasible else np.inf
             self.evaluations += 1
         else:
-            proposal = self.current.copy()
-            proposal[atoms] = devices
-            seconds, excess = self._evaluate(proposal, threshold)
+            seconds, excess, transfers = self._evaluate(proposal, threshold)
+        accepted = excess == 0 and seconds <= threshold
+        if not fits_now:
+            accepted = excess <= self._current_excess
+        elif accepted and segment.transfer_penalty > 0:
+            if transfers is None:
+                transfers = self._transfers(proposal)
+            more = segment.transfer_penalty * (transfers - self._transfers_now())
+            accepted = seconds + more <= threshold
         gain = 0.0
-        if (fits_now and seconds <= threshold and excess == 0) or (
-            not fits_now and excess <= self._current_excess
-        ):
+        if accepted:
             if fits_now:
                 gain = max(0.0, 1.0 - seconds / self.current_seconds)
-            if proposal is None:
-                proposal = self.current.copy()
-                proposal[atoms] = devices
-            self._set(proposal, seconds, excess)
+            self._set(proposal, seconds, excess, transfers)
             self._moves += 1
         else:
             self._refusals += 1
@@ -138,21 +148,37 @@ class Walk:
     def _group_of(self) -> np.ndarray:
         return self.neighbourhood.atoms.group_of
 
-    def _evaluate(self, placement: np.ndarray, cutoff: float) -> tuple[float, float]:
-        """Step time, and bytes above the memory limits (inf where the run was cut)."""
+    def _evaluate(self, placement: np.ndarray, cutoff: float) -> tuple[float, float, float | None]:
+        """Step time, bytes above the memory limits (inf where the run was cut), and transfers.
+
+        The last are seconds on the wire, averaged over devices; None where the run was cut.
+        """
         evaluation = self._simulator.evaluate(
             placement[None], self._group_of, cutoff=cutoff, threads=1
         )
         self.evaluations += 1
         seconds = float(evaluation.step_seconds[0])
-        if evaluation.feasible[0]:
-            return seconds, 0.0
         if not np.isfinite(seconds):
-            return seconds, np.inf
-        return seconds, float(np.maximum(evaluation.peak_bytes[0] - self._limit, 0).sum())
+            return seconds, np.inf, None
+        transfers = float(evaluation.transfer_seconds[0].mean())
+        excess = float(np.maximum(evaluation.peak_bytes[0] - self._limit, 0).sum())
+        return seconds, excess, transfers
 
-    def _set(self, placement: np.ndarray, seconds: float, excess: float) -> None:
+    def _transfers(self, placement: np.ndarray) -> float:
+        """Seconds on the wire, averaged over devices, of a placement of atoms."""
+        evaluation = self._simulator.evaluate(placement[None], self._group_of, threads=1)
+        return float(evaluation.transfer_seconds[0].mean())
+
+    def _transfers_now(self) -> float:
+        if self._current_transfers is None:
+            self._current_transfers = self._transfers(self.current)
+        return self._current_transfers
+
+    def _set(
+        self, placement: np.ndarray, seconds: float, excess: float, transfers: float | None
+    ) -> None:
         self.current = placement
+        self._current_transfers = transfers
         self.current_seconds = seconds if excess == 0 else float("inf")
         self._current_excess = excess
         self._refusals = 0
