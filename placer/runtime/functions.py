@@ -31,10 +31,11 @@ def place_function(
       device_of: op name in `function.graph` -> device name, "" for no wish.
 
     Returns:
-      A ConcreteFunction that takes the same arguments and returns the same structure.
+      A ConcreteFunction that takes the tensors of the original's arguments, flattened, as
+      positional arguments, and returns the same structure.
 
     Raises:
-      PlacerError: if it is not a ConcreteFunction, or takes arguments by name only.
+      PlacerError: if it is not a ConcreteFunction.
     """
     import tensorflow as tf
 

@@ -21,6 +21,7 @@ from placer.runtime import wire
 from placer.runtime.worker import loopback_library
 
 _MESSAGE_BYTES = 1 << 16
+_SUPERVISOR_GONE = "the process that measures is gone; open a new runner"
 _START_SECONDS = 120.0
 _KILLED_BY_KERNEL = "oom_kill"
 
@@ -143,17 +144,25 @@ class ProcessTree:
           label: what messages call it.
           role: "worker" or "driver".
           config: for `worker.serve`; {} for a driver.
+
+        Raises:
+          PlacerError: if the supervisor is gone.
         """
         ours, theirs = socket.socketpair()
         with theirs:
             command = json.dumps({"fork": role, "config": config}).encode()
             descriptors = array.array("i", [theirs.fileno()])
-            self._control.sendmsg([command], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
+            try:
+                self._control.sendmsg([command], rights)
+            except OSError:
+                ours.close()
+                raise PlacerError(_SUPERVISOR_GONE) from None
         deadline = time.monotonic() + _START_SECONDS
         while not self._forked:
             if self._receive(deadline - time.monotonic()) is None:
                 ours.close()
-                raise PlacerError("the process that measures is gone; open a new runner")
+                raise PlacerError(_SUPERVISOR_GONE)
         child = Child(label, self._forked.pop(), ours)
         self._children.append(child)
         return child

@@ -132,6 +132,8 @@ class Runner:
         self._canary: np.ndarray | None = None
         self._workers: list[Child] = []
         self._driver: Child | None = None
+        # Whether a request was left (Ctrl-C) before its answers came: they are not the next one's.
+        self._answers_due = False
         self._tree = ProcessTree(
             loopback=backend.kind == "workers", use_gpus=backend.kind == "local"
         )
@@ -159,10 +161,15 @@ class Runner:
         """
         self._set_source(source)
         self.best_seconds = float("inf")
+        if self._answers_due:
+            self._restart()
+            return
+        self._answers_due = True
         try:
             self._load_program()
         except _Fault:
             self._restart()
+        self._answers_due = False
 
     def _set_source(self, source: GraphSource) -> None:
         self._origin = source.origin
@@ -217,13 +224,23 @@ class Runner:
           PlacerError: if `placement` is not a placement of this graph, or no workers can be had.
         """
         placement = self._checked(placement)
+        if self._answers_due:
+            self._restart()
+        self._answers_due = True
         best = best_so_far if best_so_far else self.best_seconds
+        result = self._measure(placement, protocol, best, int(keep_step_stats))
+        self._answers_due = False
+        return result
+
+    def _measure(
+        self, placement: np.ndarray, protocol: MeasurementProtocol, best: float, traced: int
+    ) -> Measurement:
         begin = time.perf_counter()
         faults: list[str] = []
         suspects: list[Measurement] = []
         while True:
             try:
-                result = self._attempt(placement, protocol, best, int(keep_step_stats))
+                result = self._attempt(placement, protocol, best, traced)
                 slow = self._slow_device()
             except _Fault as fault:
                 if fault.restart:
@@ -316,6 +333,7 @@ class Runner:
         self._receive(self._settings.build_timeout_seconds, "loading the graph")
 
     def _restart(self) -> None:
+        self._answers_due = True
         self._tree.kill_all()
         for attempt in range(self._settings.attempts):
             try:
@@ -325,6 +343,7 @@ class Runner:
                     raise
                 self._tree.kill_all()
             else:
+                self._answers_due = False
                 return
 
     def _attempt(

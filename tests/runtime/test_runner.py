@@ -124,6 +124,42 @@ def test_a_killed_worker_costs_no_placement(
     assert pid not in workers.worker_pids
 
 
+def test_a_dead_supervisor_is_an_error_in_one_line(chains: GraphSource) -> None:
+    with open_runner("workers:2", chains, RunnerSettings(disturbance_ratio=0.0)) as runner:
+        workers = runner.worker_pids
+        os.kill(runner.process_ids[0], signal.SIGKILL)
+        with pytest.raises(PlacerError, match="the process that measures is gone"):
+            runner.measure(split_chains(chains), STEPS)
+        assert wait_until(lambda: not any(alive(pid) for pid in workers))
+
+
+def test_ctrl_c_leaves_no_answers_for_the_next_placement(chains: GraphSource) -> None:
+    """The next measurement is of the next placement: what ran says where."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with open_runner("workers:2", chains, RunnerSettings(disturbance_ratio=0.0)) as runner:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(KeyboardInterrupt):
+                runner.measure(everywhere(chains, 0), LONG)
+            measured = runner.measure(everywhere(chains, 1), STEPS, keep_step_stats=True)
+            assert len(measured.steps) == STEPS.steps
+            assert measured.run_metadata is not None
+            frame = op_frame(measured.run_metadata)
+            products = frame[frame.op.str.contains("MatMul")]
+            assert products.device.str.contains("task:1").all()
+            again = runner.measure(everywhere(chains, 0), STEPS, keep_step_stats=True)
+            assert again.run_metadata is not None
+            frame = op_frame(again.run_metadata)
+            assert frame[frame.op.str.contains("MatMul")].device.str.contains("task:0").all()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_stopped_worker_is_replaced(workers: Runner, chains: GraphSource) -> None:
     pid = workers.worker_pids[1]
     threading.Timer(0.2, os.kill, (pid, signal.SIGSTOP)).start()
