@@ -79,18 +79,17 @@ class MeasuredEvaluator:
     ) -> Evaluation:
         """Evaluates int32[B, N], or int32[B, G] with group_of, one after the other.
 
-        Rows left over when the budget ends are infeasible with an infinite step time.
+        Rows left over when the budget ends are infeasible, with nan for a step time.
         """
         if group_of is not None:
             placements = np.ascontiguousarray(placements[:, group_of])
         simulated = self._simulator.evaluate(placements)
-        seconds = np.full(len(placements), np.inf)
+        seconds = np.full(len(placements), np.nan)
         for i, placement in enumerate(placements):
             if self.stopped():
                 break
             measurement = self.measure(placement)
-            if measurement.failure is None:
-                seconds[i] = measurement.seconds
+            seconds[i] = measurement.seconds if measurement.failure is None else np.inf
         limit = np.broadcast_to(np.asarray(cutoff, float), seconds.shape)
         return dataclasses.replace(
             simulated,

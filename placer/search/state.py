@@ -14,6 +14,8 @@ from placer.grouping.grouping import Grouping
 from placer.problem import PlacementProblem
 from placer.simulator import Evaluation
 
+# Seeds are 0 to SEEDS - 1: signed 32-bit integers to TensorFlow and the graph partitioners.
+SEEDS = 2**31
 # How many successive bests a search remembers as placements, not only as figures.
 _KEPT_BESTS = 8
 
@@ -30,7 +32,8 @@ class Evaluator(Protocol):
     ) -> Evaluation:
         """Evaluates int32[B, N], or int32[B, G] with group_of int32[N].
 
-        Step times above the cutoff may come back as inf.
+        Step times above the cutoff may come back as inf. Those of placements that there was no time
+        to evaluate are nan.
         """
 
 
@@ -132,10 +135,18 @@ class Search:
           source: which part of the search proposes them, for the history.
           cutoff: step times above it need not be exact (inf is returned for them).
           group_of: int32[N]; then placements are of groups, int32[B, G] or int32[G].
+
+        Returns:
+          The evaluation; placements that the budget left no time for are infeasible, with an
+          infinite step time, and do not count.
         """
         placements = np.atleast_2d(np.ascontiguousarray(placements, np.int32))
         evaluation = self.simulator.evaluate(placements, group_of, cutoff=cutoff)
         self.record(placements, evaluation, source, group_of)
+        left_out = np.isnan(evaluation.step_seconds)
+        if left_out.any():
+            seconds = np.where(left_out, np.inf, evaluation.step_seconds)
+            evaluation = dataclasses.replace(evaluation, step_seconds=seconds)
         return evaluation
 
     def record(
@@ -146,7 +157,7 @@ class Search:
         group_of: np.ndarray | None = None,
     ) -> None:
         """Counts placements that were evaluated elsewhere and keeps the best of them."""
-        self.evaluations += len(placements)
+        self.evaluations += int((~np.isnan(evaluation.step_seconds)).sum())
         seconds = np.where(evaluation.feasible, evaluation.step_seconds, np.inf)
         i = int(seconds.argmin())
         if seconds[i] < self.best_seconds:
@@ -205,6 +216,7 @@ class Search:
         best_seconds: float,
         evaluations: int,
         improvements: Iterable[tuple[float, int, float, str]],
+        elapsed: float = 0.0,
     ) -> None:
         """Takes up what an interrupted search of the same problem had found.
 
@@ -215,9 +227,15 @@ class Search:
             those that this search has, with which that one began too.
           improvements: its history, fields of Improvement; what this search has found goes behind
             it if it is better.
+          elapsed: seconds that it had taken; they count against the budget.
         """
+        self._start -= elapsed
         self.evaluations = max(self.evaluations, evaluations)
-        own = [i for i in self.improvements if i.step_seconds < best_seconds]
+        own = [
+            dataclasses.replace(i, seconds=i.seconds + elapsed)
+            for i in self.improvements
+            if i.step_seconds < best_seconds
+        ]
         self.improvements = [*(Improvement(*row) for row in improvements), *own]
         if best is not None and (self.best is None or best_seconds < self.best_seconds):
             self.best, self.best_seconds = np.array(best, np.int32), best_seconds

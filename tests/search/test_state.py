@@ -116,6 +116,38 @@ def test_a_resumed_search_does_not_count_its_beginning_twice() -> None:
     assert steps.iloc[-1] == second.best_seconds == first.best_seconds
 
 
+def test_a_resumed_search_has_used_up_the_seconds_of_the_first() -> None:
+    first = make_search(random_problem(1, topology="k80:2"))
+    first.evaluate(_random_placements(first, 20, 0), "random")
+    second = Search(first.problem, first.grouping, first.simulator, Budget(seconds=100.0))
+    # Found before the checkpoint was read, and better than all that is in it.
+    second.evaluate(_random_placements(first, 50, 3), "references")
+    assert second.best_seconds < first.best_seconds
+    rows = [dataclasses.astuple(i) for i in first.improvements]
+    second.resume(first.best, first.best_seconds, 20, rows, elapsed=90.0)  # type: ignore[arg-type]
+    assert 90.0 <= second.elapsed < 95.0
+    assert 5.0 < second.remaining <= 10.0
+    assert second.history().seconds.is_monotonic_increasing
+
+
+def test_placements_that_there_was_no_time_for_do_not_count() -> None:
+    search = make_search(random_problem(1, topology="k80:2"))
+    simulator = search.simulator
+
+    class Hurried:
+        def evaluate(self, placements, group_of=None, *, cutoff=float("inf")):  # type: ignore
+            found = simulator.evaluate(placements, group_of, cutoff=cutoff)
+            ran = np.arange(len(placements)) < 3
+            seconds = np.where(ran, found.step_seconds, np.nan)
+            return dataclasses.replace(found, step_seconds=seconds, feasible=found.feasible & ran)
+
+    search.simulator = Hurried()
+    evaluation = search.evaluate(_random_placements(search, 10, 0), "random")
+    assert search.evaluations == 3
+    assert search.best_seconds == evaluation.step_seconds.min()
+    assert np.isinf(evaluation.step_seconds[3:]).all()
+
+
 def test_progress_is_told_after_the_best_is_kept() -> None:
     seen: list[float] = []
     problem = random_problem(1, topology="k80:2")
