@@ -1,4 +1,7 @@
-"""Checkpoints of a training run: weights, optimizer, random state, best placement, history."""
+"""Checkpoints of a training run: weights, optimizer, best placement, history.
+
+Random numbers follow from the seed and the number of the batch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from placer.policy.train import Training
 
 METADATA = "metadata.pbtxt"
-_SEARCH = ("best", "best_seconds", "evaluations", "history_numbers", "history_sources")
 
 
 class Checkpoints:
@@ -143,6 +145,7 @@ class Checkpoints:
             "best": best,
             "best_seconds": np.array(search.best_seconds, np.float64),
             "evaluations": np.array(search.evaluations, np.int64),
+            "elapsed": np.array(search.elapsed, np.float64),
             "history_numbers": np.array(
                 [(r.seconds, r.evaluations, r.step_seconds) for r in rows], np.float64
             ).reshape(-1, 3),
@@ -160,4 +163,5 @@ class Checkpoints:
                     arrays["history_numbers"], arrays["history_sources"], strict=True
                 )
             ],
+            float(arrays["elapsed"]),
         )

@@ -11,15 +11,18 @@ from placer.simulator import Evaluation
 # OVERFLOW + OVERFLOW_SLOPE * (bytes in excess, in shares of the devices' memory).
 OVERFLOW = 1.0
 OVERFLOW_SLOPE = 4.0
+# Step time of runs that failed where none of their batch ran.
+_NONE_RAN_SECONDS = 1e3
 
 
 def rewards(
     evaluation: Evaluation, memory_bytes: np.ndarray, settings: PolicySettings
 ) -> np.ndarray:
-    """float64[B], larger is better.
+    """float64[B], larger is better, and finite.
 
     Args:
-      evaluation: of B placements.
+      evaluation: of B placements. One without a finite step time, such as a run that failed, counts
+        as one as slow as the slowest that does not fit.
       memory_bytes: int64[D] limits.
       settings: `reward` and `failing_seconds` are read.
     """
@@ -27,6 +30,8 @@ def rewards(
     fits = np.asarray(evaluation.feasible, bool)
     if settings.failing_seconds > 0:
         seconds = np.where(fits, seconds, settings.failing_seconds)
+    finite = np.isfinite(seconds)
+    seconds = np.where(finite, seconds, seconds[finite].max(initial=0.0) or _NONE_RAN_SECONDS)
     seconds = np.maximum(seconds, 1e-9)
     cost = np.sqrt(seconds) if settings.reward == "sqrt" else np.log(seconds)
     if settings.failing_seconds == 0:

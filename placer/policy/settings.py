@@ -47,7 +47,8 @@ class PolicySettings:
         REINFORCE.
       reward: "sqrt" of the step time (the paper) or "log".
       baseline: "moving" (exponential moving average of rewards; the paper), "leave_one_out" (mean
-        of the other samples), both over the whole batch.
+        of the other samples of the same level), or "rank" (advantages by rank within the level
+        alone).
       baseline_decay: decay of the moving average.
       normalize: divide advantages by their standard deviation.
       failing_seconds: step time that stands for a placement that does not fit; 0 for a penalty
@@ -124,13 +125,13 @@ class PolicySettings:
         for name in positive + more:
             if not getattr(self, name) > 0:
                 raise PlacerError(f"policy setting {name}={getattr(self, name)}: must be positive")
-        for name in ("tolerance", "final_tolerance"):
+        for name in ("tolerance", "final_tolerance", "final_learning_rate"):
             if not getattr(self, name) >= 0:
                 raise PlacerError(
                     f"policy setting {name}={getattr(self, name)}: must be at least 0"
                 )
-        if self.hidden % 2:
-            raise PlacerError(f"policy setting hidden={self.hidden}: must be even")
+        if self.hidden % 2 or self.hidden < 4:
+            raise PlacerError(f"policy setting hidden={self.hidden}: must be even, 4 or more")
         if self.epochs > 1 and not self.ppo_clip > 0:
             raise PlacerError("policy setting epochs > 1 needs ppo_clip > 0")
 

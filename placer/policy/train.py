@@ -46,7 +46,8 @@ def train(
       search: gives the problem, the groups, the evaluator, the seed and the budget.
       settings: hyperparameters; the preset `modern` by default.
       checkpoint_dir: directory for checkpoints, made if it does not exist.
-      checkpoint_seconds: time between two checkpoints; one is also written at the end.
+      checkpoint_seconds: time between two checkpoints; one is also written at the end, unless
+        Ctrl-C or an error ended a batch half-way.
 
     Raises:
       PlacerError: if `checkpoint_dir` cannot be written, or holds a checkpoint of another graph,
@@ -65,7 +66,8 @@ def train(
                 checkpoints.save()
                 saved = time.monotonic()
     finally:
-        if checkpoints is not None:
+        # What an interrupted batch leaves behind is half of a state; the last checkpoint is whole.
+        if checkpoints is not None and not training.within_batch:
             checkpoints.save()
 
 
@@ -77,6 +79,7 @@ class Training:
       features: of the groups.
       learner: policy and optimizer.
       state: the rest.
+      within_batch: whether `iterate` was left before it had ended.
     """
 
     def __init__(self, search: Search, settings: PolicySettings) -> None:
@@ -88,6 +91,7 @@ class Training:
         policy = PlacementPolicy(self.features, settings, search.seed)
         self.learner = Learner(policy, settings)
         self.state = TrainingState.initial(self.features, settings)
+        self.within_batch = False
         self._movable = self.features.movable
         self._windows = Windows(search.grouping, self._movable)
         self._width = min(settings.window, int(self._movable.sum()))
@@ -123,6 +127,11 @@ class Training:
 
     def iterate(self) -> None:
         """One batch: sample, evaluate, learn."""
+        self.within_batch = True
+        self._iterate()
+        self.within_batch = False
+
+    def _iterate(self) -> None:
         settings, state, search = self.settings, self.state, self.search
         conditions, level = self._conditions()
         seed = np.array([search.seed, state.iteration], np.int32)
@@ -136,6 +145,9 @@ class Training:
                 search.evaluate(devices[:room], "policy", group_of=search.grouping.group_of)
             return
         evaluation = search.evaluate(devices, "policy", group_of=search.grouping.group_of)
+        if search.stopped() and not np.isfinite(evaluation.step_seconds).all():
+            # Real runs that the budget left no time for would be learnt from as if they had failed.
+            return
         reward = rewards(evaluation, search.problem.topology.memory_bytes, settings)
         state.iteration += 1
         state.placements += len(devices)

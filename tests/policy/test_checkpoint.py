@@ -14,6 +14,7 @@ import pytest
 
 from placer.errors import PlacerError
 from placer.policy import PolicySettings, train
+from placer.policy.train import Training
 from tests.policy.problems import chains, search_of, two_gpus
 
 SETTINGS = PolicySettings(hidden=16, samples=64, update_samples=32, warm_up=256)
@@ -37,7 +38,9 @@ def final_state(directory) -> dict[str, np.ndarray]:
         name: reader.get_tensor(name)
         for name in reader.get_variable_to_shape_map()
         # Wall-clock times, and the names that Keras gives optimizers in turn, are not the same.
-        if not any(part in name for part in ("history_numbers", "save_counter", "OBJECT_GRAPH"))
+        if not any(
+            part in name for part in ("history_numbers", "elapsed", "save_counter", "OBJECT_GRAPH")
+        )
     }
 
 
@@ -80,6 +83,40 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     other = dataclasses.replace(SETTINGS, hidden=8)
     with pytest.raises(PlacerError, match="hidden=16, not 8"):
         train(search_of(chains(two_gpus(), length=1), 128), other, str(tmp_path))
+
+
+@pytest.mark.parametrize("where", ["evaluating", "learning"])
+def test_ctrl_c_within_a_batch_leaves_a_whole_checkpoint(tmp_path, monkeypatch, where):
+    whole = search_of(chains(two_gpus()), EVALUATIONS)
+    train(whole, SETTINGS, str(tmp_path / "whole"))
+
+    cut = search_of(chains(two_gpus()), EVALUATIONS)
+    learn = Training._learn
+
+    def interrupted(*arguments):
+        learn(*arguments)
+        if cut.evaluations > 400:
+            raise KeyboardInterrupt
+
+    def on_progress(search):
+        if search.evaluations > 400:
+            raise KeyboardInterrupt
+
+    if where == "evaluating":
+        cut._on_progress = on_progress
+    else:
+        monkeypatch.setattr(Training, "_learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(cut, SETTINGS, str(tmp_path / "cut"), checkpoint_seconds=0.0)
+    monkeypatch.undo()
+
+    resumed = search_of(chains(two_gpus()), EVALUATIONS)
+    train(resumed, SETTINGS, str(tmp_path / "cut"))
+    assert resumed.evaluations == whole.evaluations
+    assert resumed.best_seconds == whole.best_seconds
+    one, other = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], name)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -188,6 +189,39 @@ def test_rewards_of_the_paper_and_of_the_modern_preset():
     # The more bytes in excess, the worse.
     worse = rewards(evaluation([1.0], [200], [False]), limit, PolicySettings())
     assert worse[0] < modern[1] < 0.0
+
+
+def test_runs_that_failed_are_the_worst_and_finite():
+    result = evaluation([4.0, np.inf, 8.0], [50, 50, 50], [True, False, True])
+    limit = np.array([100])
+    for preset in ("modern", "icml2017"):
+        reward = rewards(result, limit, PolicySettings.named(preset))
+        assert np.isfinite(reward).all()
+        assert reward.argmin() == 1
+    none = evaluation([np.inf, np.inf], [50, 50], [False, False])
+    assert np.isfinite(rewards(none, limit, PolicySettings())).all()
+
+
+def test_a_policy_learns_on_after_runs_that_failed():
+    """One failed run must not turn the weights to nan."""
+    search = search_of(chains(two_gpus(), length=2), 512)
+    simulator = search.simulator
+
+    class Failing:
+        def evaluate(self, placements, group_of=None, *, cutoff=float("inf")):
+            found = simulator.evaluate(placements, group_of, cutoff=cutoff)
+            seconds = found.step_seconds.copy()
+            seconds[::7] = np.inf
+            return dataclasses.replace(
+                found, step_seconds=seconds, feasible=found.feasible & np.isfinite(seconds)
+            )
+
+    search.simulator = Failing()
+    training = Training(search, PolicySettings(hidden=16, samples=64, update_samples=32))
+    for _ in range(4):
+        training.iterate()
+    for variable in training.learner.policy.trainable_variables:
+        assert np.isfinite(np.asarray(variable)).all(), variable.path
 
 
 def test_advantages():
