@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -42,6 +43,8 @@ _SEEDS = (
 # Share of the walks' time after which at most so many walks go on.
 _CONTEST = ((0.0, 16), (0.06, 10), (0.14, 6), (0.28, 4), (0.5, 2))
 _SEGMENT = 400
+# How far the transfer penalty falls where there is no temperature for it to fall with.
+_COLD_COOLING = 0.025
 # How many of the best walks others take parts from.
 _MATES = 3
 
@@ -188,6 +191,12 @@ def _contest(
     improved_at = search.evaluations
     limited = search.budget.evaluations < math.inf
     cores = len(os.sched_getaffinity(0))
+    # On large graphs a segment takes seconds: walks look at the clock themselves.
+    interrupted = threading.Event()
+
+    def stopped() -> bool:
+        return interrupted.is_set() or search.remaining <= 0
+
     with concurrent.futures.ThreadPoolExecutor(cores) as pool:
         # The walks need not wait for the bound, but where evaluations are the limit all that they
         # do must be repeatable, and with it when they stop.
@@ -203,21 +212,22 @@ def _contest(
                 rng = rngs[0].spawn(1)[0]
                 penalized = parameters.transfer_penalty > 0 and not walks[0].penalized
                 walks.append(Walk(neighbourhood, simulator, walks[0].best, rng, penalized))
-            cooling = (
-                parameters.last_temperature / max(parameters.first_temperature, 1e-12)
-            ) ** min(progress, 1.0)
+            cooling = _cooling(parameters) ** min(progress, 1.0)
             temperature = parameters.first_temperature * cooling
             penalty = parameters.transfer_penalty * cooling
-            size = max(1, search.room(_SEGMENT * len(walks)) // len(walks))
+            size, more = divmod(search.room(_SEGMENT * len(walks)), len(walks))
             before = [w.evaluations for w in walks]
-            futures = [
-                pool.submit(w.run, Segment(size, temperature, penalty * w.penalized)) for w in walks
-            ]
+            futures = []
+            for i, walk in enumerate(walks):
+                paid = penalty if walk.penalized else 0.0
+                segment = Segment(size + (i < more), temperature, paid, stopped)
+                futures.append(pool.submit(walk.run, segment))
             try:
                 for future in futures:
                     future.result()
             except KeyboardInterrupt:
-                # Segments are short: wait for them, so that no improvement is lost.
+                # Wait for all, so that no improvement is lost.
+                interrupted.set()
                 concurrent.futures.wait(futures)
                 _report(search, units, walks, before)
                 raise
@@ -240,6 +250,13 @@ def _contest(
                     for other in walks[:_MATES]
                     if other is not walk
                 )
+
+
+def _cooling(parameters: AutoParameters) -> float:
+    """Part of the first temperature and of the transfer penalty that is left at the end."""
+    first = parameters.first_temperature
+    # Without a temperature, only the penalty has to fall.
+    return min(parameters.last_temperature / first, 1.0) if first > 0 else _COLD_COOLING
 
 
 def _progress(search: Search, begin: float, begin_evaluations: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -28,11 +29,13 @@ class Segment:
       temperature: relative increase of the step time that is accepted with probability 1/e.
       transfer_penalty: what a second of transfers, averaged over devices, costs in seconds of the
         step time.
+      stopped: asked before each proposal; the segment ends early once it says so.
     """
 
     evaluations: int
     temperature: float
     transfer_penalty: float = 0.0
+    stopped: Callable[[], bool] = lambda: False
 
 
 class Walk:
@@ -85,11 +88,11 @@ class Walk:
         self._view = None
 
     def run(self, segment: Segment) -> None:
-        """Evaluates as many proposals as the segment says."""
+        """Evaluates as many proposals as the segment says, at most."""
         rng, neighbourhood = self._rng, self.neighbourhood
         last = self.evaluations + segment.evaluations
         nowhere = 0
-        while self.evaluations < last:
+        while self.evaluations < last and not segment.stopped():
             if self._view is None or self._moves >= _MOVES_BETWEEN_VIEWS:
                 self._view = neighbourhood.view(self._simulator, self.current)
                 self._moves = 0

@@ -44,6 +44,14 @@ def test_one_seed_gives_one_placement_whatever_the_cores(seed: int) -> None:
     assert steps == sorted(steps, reverse=True)
 
 
+@pytest.mark.parametrize("evaluations", [40, 57, 463])
+def test_evaluations_are_met_to_the_placement(evaluations: int) -> None:
+    """Limits that the walks do not divide by their number."""
+    search = _search(1, evaluations)
+    run_auto(search, AutoParameters())
+    assert search.evaluations == evaluations
+
+
 def test_no_worse_than_the_constructive_placers() -> None:
     search = _search(4, 6000)
     run_auto(search, AutoParameters())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placer.auto.auto import _survivors
+from placer.auto.auto import AutoParameters, _cooling, _survivors
 from placer.auto.local_search import Segment, Walk
 from placer.auto.neighbourhood import Neighbourhood
 from placer.grouping import atoms
@@ -44,6 +44,18 @@ def test_a_cold_walk_with_a_penalty_makes_neither_step_nor_sum_worse(seed: int) 
     steps, transfers = _path(seed, 2.0, 400).T
     assert (np.diff(steps) <= 1e-12).all()
     assert (np.diff(steps + 2.0 * transfers) <= 1e-9).all()
+
+
+def test_a_segment_ends_when_it_is_told_to() -> None:
+    walk = _walk(1)
+    told = iter([False] * 7 + [True] * 100)
+    walk.run(Segment(10_000, 1e-4, stopped=lambda: next(told)))
+    assert walk.evaluations <= 8
+
+
+@pytest.mark.parametrize("first", [0.0, 1e-6, 2e-4])
+def test_the_penalty_never_grows(first: float) -> None:
+    assert 0 < _cooling(AutoParameters(first_temperature=first)) <= 1
 
 
 def test_both_kinds_of_walks_survive() -> None:

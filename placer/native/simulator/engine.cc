@@ -591,7 +591,7 @@ PLACER_INLINE void Engine::Allocate(int32_t d, int64_t bytes, double now) {
   if (kMode == Mode::kTrace && bytes > 0) log_->memory.push_back({d, now, memory.now});
 }
 
-// Called from engine_moves.cc.
+// Called from moves.cc.
 template void Engine::Simulate<Engine::Mode::kBase>(bool, double);
 template void Engine::Simulate<Engine::Mode::kMove>(bool, double);
 
