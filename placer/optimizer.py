@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +22,10 @@ from placer.result import Result, Row
 from placer.rewards import REWARDS, Judge, open_reward
 from placer.runtime import Measurement
 from placer.schedule import Schedule, add_control_inputs, find_schedule
-from placer.search import Budget, Search
+from placer.search import SEEDS, Budget, Search
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
 
-# Seeds are signed 32-bit integers to TensorFlow and the graph partitioners.
-_SEEDS = 2**31
 # Share of the budget that looking for control edges may take, and edge sets tried for so many
 # placements evaluated where evaluations are the limit.
 _SCHEDULE_SHARE = 0.15
@@ -91,8 +90,8 @@ def optimize(
         raise PlacerError(f"unknown reward {reward!r}; give one of {', '.join(REWARDS)}")
     if not budget >= 0:
         raise PlacerError(f"budget is {budget}; give seconds, 0 or more")
-    if not 0 <= seed < _SEEDS:
-        raise PlacerError(f"seed is {seed}; give a whole number from 0 to {_SEEDS - 1}")
+    if not 0 <= seed < SEEDS:
+        raise PlacerError(f"seed is {seed}; give a whole number from 0 to {SEEDS - 1}")
     if evaluations is not None and not evaluations >= 1:
         raise PlacerError(f"evaluations is {evaluations}; give a number of 1 or more")
     if schedule and reward != "simulate":
@@ -112,16 +111,22 @@ def optimize(
     interrupted, failed = False, None
     try:
         grouping = group_ops(problem, max_groups)
+        simulator = build_simulator(problem)
     except KeyboardInterrupt:
         # There is no search then. What needs none, the placements that a result is compared with,
         # can be simulated all the same.
         grouping, reward, interrupted = atoms(problem), "simulate", True
-    simulator = build_simulator(problem)
+        simulator = build_simulator(problem)
     limit = Budget(
         budget * (1 - _SCHEDULE_SHARE * schedule),
         float("inf") if evaluations is None else evaluations,
     )
-    with open_reward(reward, prepared, simulator) as judge:
+    with contextlib.ExitStack() as stack:
+        try:
+            judge = stack.enter_context(open_reward(reward, prepared, simulator))
+        except KeyboardInterrupt:
+            # No workers, no runs: the simulator judges then.
+            judge, reward, interrupted = Judge(simulator, simulator), "simulate", True
         search = Search(problem, grouping, judge.evaluator, limit, seed, on_progress)
         judge.begin(search)
         starts: dict[str, np.ndarray] = {}

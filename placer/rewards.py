@@ -15,7 +15,7 @@ from placer.problem import PlacementProblem
 from placer.protos import profile_pb2
 from placer.runtime import QUICK, Measurement, MeasurementProtocol, Runner, open_runner
 from placer.runtime.profiling import profile
-from placer.search import Budget, Search
+from placer.search import SEEDS, Budget, Search
 from placer.search.measured import MeasuredEvaluator
 from placer.search.state import Evaluator
 from placer.simulator import Simulator
@@ -74,6 +74,12 @@ class _Measured(Judge):
         # The first placement is always run, so that there is a result whatever the budget.
         self._measured.stopped = lambda: bool(self._measured.measured) and search.stopped()
 
+    def run(self, search: Search, method: Callable[[Search], None]) -> None:
+        method(search)
+        # What a resumed search had found before was run by another process.
+        if search.best is not None and self._measured.known(search.best) is None:
+            self._measured.measure(search.best)
+
     def keep_best(self, search: Search) -> None:
         for run in self._measured.measured:
             if run.measurement.ok and run.measurement.seconds < search.best_seconds:
@@ -104,6 +110,8 @@ class _Both(_Measured):
         self._runner = runner
 
     def run(self, search: Search, method: Callable[[Search], None]) -> None:
+        if search.stopped():
+            return
         problem = self._with_costs(search.problem, profile(self._runner, search.problem, steps=3))
         scale = 1.0
         rounds = _ROUNDS
@@ -125,7 +133,7 @@ class _Both(_Measured):
                 search.grouping,
                 self.simulator,
                 Budget(share, 200 * left),
-                search.seed + round_number,
+                (search.seed + round_number) % SEEDS,
             )
             if search.best is not None:
                 child.evaluate(search.best, "best measured")

@@ -105,6 +105,27 @@ def test_ctrl_c_while_grouping_gives_the_best_reference(monkeypatch: pytest.Monk
     assert all(_devices(graph_def))
 
 
+def test_ctrl_c_while_workers_start_gives_the_best_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placer.rewards.open_runner", interrupted)
+    result = placer.optimize(_two_chains(64), devices="workers:2", reward="both")
+    assert result.interrupted
+    assert result.measured_seconds is None
+    assert result.step_seconds == min(r.step_seconds for r in result.rows)
+
+
+def test_both_rewards_without_budget_and_with_the_last_seed() -> None:
+    result = placer.optimize(
+        _two_chains(64), devices="workers:2", reward="both", budget=0, seed=2**31 - 1
+    )
+    assert result.measured_seconds is not None
+    assert result.evaluations == 1
+
+
 def test_an_error_on_the_way_keeps_what_was_found() -> None:
     def on_progress(search: Search) -> None:
         if search.evaluations >= 100:

@@ -31,3 +31,18 @@ def test_runs_of_a_batch_that_was_cut_short_are_kept() -> None:
         before = search.best
         judge.keep_best(search)
         np.testing.assert_array_equal(search.best, before)
+
+
+def test_what_a_resumed_search_had_found_is_run_again() -> None:
+    prepared = prepare(two_chains(length=2, size=16).graph_def, ["out"], "workers:2")
+    problem = prepared.problem
+    with open_reward("measure", prepared, build_simulator(problem)) as judge:
+        search = Search(problem, atoms(problem), judge.evaluator)
+        judge.begin(search)
+        search.evaluate(problem.single_device(0), "reference")
+        judge.run(search, lambda s: s.resume(problem.single_device(1), 1e-9, 1, []))
+        assert search.best is not None
+        np.testing.assert_array_equal(search.best, problem.single_device(1))
+        measurement = judge.measurement(search.best)
+        assert measurement is not None
+        assert measurement.ok
