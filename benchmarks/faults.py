@@ -91,7 +91,19 @@ def run(settings: Settings) -> Outcome:
             }
         ]
     )
-    return Outcome(tables={"summary": summary, "measurements": frame}, shown={"summary": summary})
+    result = summary.iloc[0]
+    failures = []
+    if result.healthy_recorded_as_failed:
+        failures.append(f"{result.healthy_recorded_as_failed} measurements were given up")
+    if result.best_found != best:
+        failures.append(f"placement {found} came out best, not {best}")
+    if left or open_ports:
+        failures.append(f"{len(left)} processes and {len(open_ports)} ports were left behind")
+    return Outcome(
+        tables={"summary": summary, "measurements": frame},
+        shown={"summary": summary},
+        failures=failures,
+    )
 
 
 def chains_graph() -> GraphSource:

@@ -10,10 +10,9 @@ import pandas as pd
 
 from benchmarks.cases import training_graph
 from benchmarks.experiment import Experiment, Outcome, setting
+from placer.errors import PlacerError
 from placer.pipeline import prepare
-from placer.runtime import PAPER, QUICK, MeasurementProtocol, open_runner
-
-_PROTOCOLS = {"quick": QUICK, "paper": PAPER}
+from placer.runtime import PROTOCOLS, MeasurementProtocol, Runner, open_runner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +28,18 @@ class Settings:
 
 
 def run(settings: Settings) -> Outcome:
-    """Measures random placements of one graph, one after another."""
+    """Measures random placements of one graph, one after another.
+
+    Raises:
+      PlacerError: for settings that make no sense, or a placement that does not run.
+    """
+    if settings.protocol not in PROTOCOLS:
+        raise PlacerError(f"protocol {settings.protocol!r}: give one of {', '.join(PROTOCOLS)}")
+    if settings.placements < 2:
+        raise PlacerError(f"placements {settings.placements}: a first and a later one are needed")
     prepared = prepare(training_graph(settings.model, settings.size), None, settings.devices)
     problem = prepared.problem
-    protocol = dataclasses.replace(_PROTOCOLS[settings.protocol], stop_ratio=0.0)
+    protocol = dataclasses.replace(PROTOCOLS[settings.protocol], stop_ratio=0.0)
     generator = np.random.default_rng(settings.seed)
     rows = []
     begin = time.perf_counter()
@@ -70,9 +77,11 @@ def run(settings: Settings) -> Outcome:
     )
 
 
-def _measure(runner: object, placement: np.ndarray, protocol: MeasurementProtocol) -> dict:
+def _measure(runner: Runner, placement: np.ndarray, protocol: MeasurementProtocol) -> dict:
     begin = time.perf_counter()
-    measured = runner.measure(placement, protocol)  # type: ignore[attr-defined]
+    measured = runner.measure(placement, protocol)
+    if measured.failure is not None:
+        raise PlacerError(f"a placement did not run: {measured.failure}")
     first = max(0.0, measured.warm_up[0] - measured.seconds)
     return {
         "step_seconds": measured.seconds,
