@@ -11,6 +11,7 @@ import numpy as np
 from placer.constraints import allowed_devices
 from placer.costs import OpCosts, analytical_costs
 from placer.devices import Topology, parse
+from placer.errors import PlacerError
 from placer.graph import GraphSource, OpGraph, build_op_graph, read
 from placer.problem import PlacementProblem
 
@@ -57,7 +58,7 @@ def prepare(
     """
     topology = parse(devices)
     source = read(graph, fetches)
-    op_graph = build_op_graph(source)
+    op_graph = build_op_graph(source, clear_devices)
     allowed = allowed_devices(op_graph, topology, clear_devices, source.origin)
     costs = analytical_costs(source, op_graph, topology, trip_counts=dict(trip_counts or {}))
     if profile is not None:
@@ -88,7 +89,11 @@ def as_it_came(problem: PlacementProblem, clear_devices: bool = False) -> np.nda
     wishes = np.full(graph.num_ops, default, np.int32)
     for op, device in enumerate(graph.requested_device):
         if device:
-            matching = topology.matching(device)
+            try:
+                matching = topology.matching(device)
+            except PlacerError:
+                # No device has a name like that.
+                return None
             if not matching.any():
                 return None
             wishes[op] = int(matching.argmax())

@@ -13,7 +13,7 @@ DEVICE_NAME = re.compile(
     r"/device:(?P<type>[A-Za-z_]+):(?P<index>\d+)"
 )
 _SPEC_PART = re.compile(
-    r"/(?:(job):([a-zA-Z][a-zA-Z0-9_]*)|(replica|task):(\d+|\*)"
+    r"/(?:(job):([a-zA-Z][a-zA-Z0-9_]*|\*)|(replica|task):(\d+|\*)"
     r"|device:([A-Za-z_]+|\*)(?::(\d+|\*))?|((?i:cpu|gpu)|\*)(?::(\d+|\*))?)"
 )
 
@@ -36,7 +36,7 @@ def parse_device_spec(spec: str) -> dict[str, str]:
     """Parses a full or partial TensorFlow device name to its fixed fields.
 
     Args:
-      spec: such as "/job:ps/task:0", "/GPU:*", "/device:CPU:0" or "".
+      spec: such as "/job:ps/task:0", "/GPU:*", "/device:CPU:0", "/" or "".
 
     Returns:
       The fields given without a wildcard: any of job, replica, task, type, index.
@@ -47,7 +47,8 @@ def parse_device_spec(spec: str) -> dict[str, str]:
     """
     fields: dict[str, str] = {}
     position = 0
-    while position < len(spec):
+    # A slash alone is any device, but no part of a name.
+    while position < len(spec) and spec != "/":
         match = _SPEC_PART.match(spec, position)
         if match is None:
             raise PlacerError(
@@ -57,7 +58,8 @@ def parse_device_spec(spec: str) -> dict[str, str]:
         position = match.end()
         job, job_name, number, value, kind, index, short, short_index = match.groups()
         if job:
-            fields["job"] = job_name
+            if job_name != "*":
+                fields["job"] = job_name
         elif number:
             if value != "*":
                 fields[number] = str(int(value))

@@ -53,8 +53,12 @@ _MOST_TENSORS = 1 << 24
 _BASE_OF_REF = 100  # DT_FLOAT_REF = DT_FLOAT + 100, tensorflow/core/framework/types.proto
 
 
-def build_op_graph(source: GraphSource) -> OpGraph:
+def build_op_graph(source: GraphSource, clear_devices: bool = False) -> OpGraph:
     """The OpGraph of a graph.
+
+    Args:
+      source: the graph.
+      clear_devices: loops are kept together whatever devices their ops came with.
 
     Raises:
       PlacerError: naming the node, for duplicate names, unknown ops, missing or cyclic inputs,
@@ -151,7 +155,7 @@ def build_op_graph(source: GraphSource) -> OpGraph:
         together,
         frames,
         has_kernel,
-        requested,
+        ("",) * n if clear_devices else requested,
     )
     checked = (
         executed[tensor_op] & np.array([t not in ("Const", *_VARIABLES) for t in types])[tensor_op]

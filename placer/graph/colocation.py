@@ -8,6 +8,8 @@ import numpy as np
 from tensorflow.core.framework import graph_pb2
 
 from placer.devices import parse_device_spec
+from placer.errors import PlacerError
+from placer.graph.op_graph import KERNEL_TYPES
 
 _PREFIX = b"loc:@"
 
@@ -54,7 +56,8 @@ def colocation_groups(
     (tensorflow/core/common_runtime/colocation_graph.cc.) Ops are together if a `_class` attribute
     names the other, or both name the same absent op; if one hands the other a resource or a
     reference. Ops of one outermost while frame are kept together too, which TensorFlow does not
-    ask: a loop that spans devices synchronises them on every iteration.
+    ask: a loop that spans devices synchronises them on every iteration. Those without a device
+    join the first that has one.
 
     Args:
       graph_def: N nodes.
@@ -63,7 +66,7 @@ def colocation_groups(
         control flow that TensorFlow keeps together.
       frames: per op the while frames around it, outermost first; None without loops.
       has_kernel: bool[2, N].
-      requested: device strings as the graph came.
+      requested: device strings that are to be kept, N.
 
     Returns:
       int32[N], groups numbered in order of their first member.
@@ -92,31 +95,38 @@ def _join_frames(
 ) -> None:
     """Joins each outermost frame's ops, but for those that then could not be placed."""
     kernels: dict[int, np.ndarray] = {}
-    wishes: dict[int, str] = {}
+    wishes: dict[int, dict[str, str]] = {}
     for i, device in enumerate(requested):
         root = sets.find(i)
         kernels[root] = kernels.get(root, True) & has_kernel[:, i]
-        if device:
-            wishes[root] = device
-    first: dict[tuple[str, str, bool], int] = {}
-    for i, path in enumerate(frames):
-        if not path:
-            continue
+        if device and (fields := _fields(device)):
+            wishes[root] = fields
+    first: dict[tuple[str, tuple[tuple[str, str], ...], bool], int] = {}
+    inside = [i for i, path in enumerate(frames) if path]
+    # Those with a device go first, so that the others find them to join.
+    for i in sorted(inside, key=lambda i: sets.find(i) not in wishes):
         root = sets.find(i)
+        wish = wishes.get(root, {})
         # Ops that the user put on different devices stay apart, and ops that only a CPU can run
         # do not pull the loop to the CPU.
-        wish = str(sorted(parse_device_spec(wishes.get(root, "")).items()))
-        key = (path[0], wish, bool(kernels[root][1]))
-        if key in first:
-            other = sets.find(first[key])
-            both = kernels[root] & kernels[other]
-            if both.any():
-                joined = sets.union(root, other)
-                kernels[joined] = both
-                if root in wishes or other in wishes:
-                    wishes[joined] = wishes.get(root, "") or wishes.get(other, "")
-        else:
-            first[key] = i
+        frame, on_gpu = frames[i][0], bool(kernels[root][1])
+        other = sets.find(first.setdefault((frame, tuple(sorted(wish.items())), on_gpu), i))
+        first.setdefault((frame, (), on_gpu), i)
+        both = kernels[root] & kernels[other]
+        kind = wishes.get(other, {}).get("type")
+        if both[KERNEL_TYPES.index(kind)] if kind in KERNEL_TYPES else both.any():
+            joined = sets.union(root, other)
+            kernels[joined] = both
+            if other in wishes:
+                wishes[joined] = wishes[other]
+
+
+def _fields(device: str) -> dict[str, str]:
+    """What a device string fixes; nothing if it is none, which placer.constraints reports."""
+    try:
+        return parse_device_spec(device)
+    except PlacerError:
+        return {}
 
 
 def frame_paths(

@@ -139,9 +139,10 @@ def test_other_commands(
     assert says in lines[0]
 
 
-def test_clear_devices_and_good_input_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["/device:GPU:7", "here"])
+def test_clear_devices_and_good_input_work(device: str, tmp_path: Path) -> None:
     graph, output = tmp_path / "graph.pbtxt", tmp_path / "out.pb"
-    graph.write_text(_CHAIN.replace('op: "Tanh"', 'op: "Tanh" device: "/device:GPU:7"'))
+    graph.write_text(_CHAIN.replace('op: "Tanh"', f'op: "Tanh" device: "{device}"'))
     arguments = [str(graph), "--devices", "k80:2", "--output", str(output), "--budget", "2"]
     assert main(["optimize", *arguments, "--clear_devices"]) == 0
     assert all(node.device for node in read(output).graph_def.node)

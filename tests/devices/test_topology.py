@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 from placer.devices import (
     gpu_hosts,
@@ -52,7 +53,26 @@ def test_partial_names_match_as_in_tensorflow(job: str, replica: str, task: str,
     assert topology.matching(spec).tolist() == expected
 
 
-@pytest.mark.parametrize("spec", ["here", "/device", "/job:0", "GPU:0", "/task:x", "/gpu:0 "])
+@pytest.mark.parametrize(
+    ("spec", "expected"), [("/", 6), ("/job:*", 6), ("/job:*/task:0/cpu:*", 1)]
+)
+def test_names_that_fix_little_are_names_to_tensorflow_too(spec: str, expected: int) -> None:
+    graph_def = graph_pb2.GraphDef()
+    with tf.Graph().as_default() as graph:
+        tf.constant(1.0, name="x")
+        graph_def.CopyFrom(graph.as_graph_def())
+    graph_def.node[0].device = spec
+    with tf.Graph().as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+        with tf.compat.v1.Session() as session:
+            assert session.run("x:0") == 1.0
+    assert gpu_hosts("k80", 2, 2).matching(spec).sum() == expected
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["here", "/device", "/job:0", "GPU:0", "/task:x", "/gpu:0 ", "//", "/job:*a", "/task:0/"],
+)
 def test_what_is_no_device_name_is_refused(spec: str) -> None:
     with pytest.raises(PlacerError, match="device"):
         parse_device_spec(spec)

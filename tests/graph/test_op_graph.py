@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from placer.errors import PlacerError
-from placer.graph import build_op_graph, read, topological_order
+from placer.graph import OpGraph, build_op_graph, read, topological_order
 from placer.pipeline import prepare
 
 
@@ -144,6 +144,61 @@ def test_a_v1_loop_has_no_cycle_and_other_cycles_are_named() -> None:
         node.attr["T"].type = tf.float32.as_datatype_enum
     with pytest.raises(PlacerError, match=r"cycle.*'a'.*'b'|cycle.*'b'.*'a'"):
         build_op_graph(read(graph_def))
+
+
+def _v1_loop(devices: dict[str, str]) -> graph_pb2.GraphDef:
+    """A loop of two products and a sum, on these devices by op name."""
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            start = [tf.constant(0.0), tf.random.uniform([8, 8])]
+
+            def body(i: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                y = tf.matmul(y, y, name="first")
+                y = tf.matmul(y, y, name="second")
+                return i + 1.0, tf.add(y, 1.0, name="sum")
+
+            tf.while_loop(lambda i, _: i < 5.0, body, start, name="loop")
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+    graph_def = graph.as_graph_def()
+    for node in graph_def.node:
+        node.device = devices.get(node.name.removeprefix("loop/"), "")
+    return graph_def
+
+
+def _groups_of_loop(found: OpGraph) -> dict[int, set[str]]:
+    """Colocation group -> its ops, of those in the loop that a GPU can run."""
+    groups: dict[int, set[str]] = {}
+    for i, name in enumerate(found.names):
+        if name.startswith("loop/") and found.has_kernel[1, i]:
+            groups.setdefault(int(found.colocation[i]), set()).add(name.removeprefix("loop/"))
+    return groups
+
+
+@pytest.mark.parametrize("device", ["", "/device:GPU:1", "/cpu:0", "/job:localhost", "/job:*"])
+@pytest.mark.parametrize("op", ["first", "sum", "Merge"])
+def test_a_loop_follows_its_op_that_has_a_device(device: str, op: str) -> None:
+    problem = prepare(_v1_loop({op: device}), None, "k80:2").problem
+    assert len(_groups_of_loop(problem.graph)) == 1
+    if device == "/device:GPU:1":
+        at = problem.graph.names.index("loop/second")
+        assert np.flatnonzero(problem.allowed[at]).tolist() == [2]
+
+
+def test_ops_of_a_loop_on_different_devices_stay_apart() -> None:
+    graph_def = _v1_loop({"first": "/gpu:0", "second": "/gpu:1"})
+    groups = _groups_of_loop(build_op_graph(read(graph_def)))
+    assert len(groups) == 2
+    assert {"second"} in groups.values()
+    # Devices that are forgotten keep nothing apart, be they none at all.
+    for node in graph_def.node:
+        node.device = {"loop/sum": "here", "loop/second": "/gpu:7"}.get(node.name, node.device)
+    prepared = prepare(graph_def, None, "k80:2", clear_devices=True)
+    assert len(_groups_of_loop(prepared.problem.graph)) == 1
+    assert prepared.came is None
+    with pytest.raises(PlacerError, match=r"'loop/sum'.*'here'"):
+        prepare(_v1_loop({"sum": "here"}), None, "k80:2")
 
 
 def _sample() -> graph_pb2.GraphDef:
