@@ -15,6 +15,7 @@ import numpy as np
 from tensorflow.core.framework import node_def_pb2
 
 from placer.costs.known_ops import FREE_OPS, KNOWN_OPS, MINIMUM_OPS
+from placer.graph.kernels import attribute
 from placer.graph.op_graph import OpGraph
 
 # Outputs share a buffer or carry no data, as with Grappler's minimum-cost ops.
@@ -238,7 +239,7 @@ def _operations(graph: OpGraph, node: node_def_pb2.NodeDef, op: int, elements: n
     largest = float(elements[tensors].max()) if tensors.size else 0.0
     kind = node.op
     if kind in _MATMULS and len(inputs) >= 2 and len(outputs):
-        transposed = node.attr["adj_x"].b or node.attr["transpose_a"].b
+        transposed = attribute(node, "adj_x").b or attribute(node, "transpose_a").b
         return 2.0 * elements[outputs[0]] * last_dimension(inputs[0], transposed)
     if kind in _CONVOLUTIONS and len(inputs) >= 2 and len(outputs):
         image_input, filter_input = _CONVOLUTIONS[kind]

@@ -16,7 +16,7 @@ from tensorflow.core.framework import (
 )
 
 from placer.errors import PlacerError
-from placer.graph.kernels import op_def
+from placer.graph.kernels import attribute, op_def
 from placer.graph.op_graph import OpGraph
 from placer.graph.source import GraphSource, op_name
 
@@ -191,9 +191,9 @@ def _output_offsets(
     for argument in definition.output_arg:
         offsets[f"{node.name}:{argument.name}"] = position
         if argument.type_list_attr:
-            position += len(node.attr[argument.type_list_attr].list.type)
+            position += len(attribute(node, argument.type_list_attr).list.type)
         elif argument.number_attr:
-            position += node.attr[argument.number_attr].i
+            position += attribute(node, argument.number_attr).i
         else:
             position += 1
     return offsets

@@ -16,6 +16,8 @@ import numpy as np
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import tensor_util
 
+from placer.graph.kernels import attribute
+
 FROM_CALLER = "given"
 FROM_CONSTANTS = "loop bound"
 FROM_LIST = "length of a tensor list or array"
@@ -95,16 +97,17 @@ def constant(tensors: Tensors, name: str, depth: int = 0) -> np.ndarray | None:
         if kind == "Rank":
             return np.asarray(len(shape_of))
         if kind == "Shape":
-            return np.asarray(shape_of)
+            # An unknown size is no number, and nothing that is computed from it is.
+            return np.asarray([math.nan if size < 0 else size for size in shape_of])
         return None if min(shape_of, default=0) < 0 else np.asarray(math.prod(shape_of))
-    if kind == "StridedSlice" and node.attr["shrink_axis_mask"].i == 1:
-        operand, begin = value(0), value(1)
-        if operand is None or begin is None or operand.ndim != 1 or begin.size != 1:
+    if kind == "StridedSlice" and attribute(node, "shrink_axis_mask").i == 1:
+        operand, index = value(0), _number(value(1))
+        if operand is None or index is None or operand.ndim != 1:
             return None
-        index = int(begin.reshape(-1)[0])
         if not -operand.size <= index < operand.size:
             return None
-        return np.asarray(operand[index])
+        element = np.asarray(operand[int(index)])
+        return None if _number(element) is None else element
     if kind == "TensorListLength":
         length = list_length(tensors, inputs[0], depth + 1) if inputs else None
         return None if length is None else np.asarray(length)
@@ -127,7 +130,7 @@ _ARITHMETIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "Sub": np.subtract,
     "Mul": np.multiply,
     "Maximum": np.maximum,
-    "Minimum": np.minimum,
+    "Minimum": np.fmin,  # An unknown operand leaves the other as a bound.
     "FloorDiv": np.floor_divide,
     "RealDiv": np.true_divide,
 }
@@ -135,7 +138,11 @@ _ARITHMETIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 def scalar(tensors: Tensors, name: str) -> float | None:
     """A scalar constant that is a known, non-negative-shaped number, else None."""
-    found = constant(tensors, name)
+    return _number(constant(tensors, name))
+
+
+def _number(found: np.ndarray | None) -> float | None:
+    """The finite number that is an array's only element, else None."""
     if found is None or found.size != 1 or found.dtype.kind not in "iuf":
         return None
     number = float(found.reshape(-1)[0])

@@ -18,7 +18,7 @@ from tensorflow.core.framework import (
 from placer.errors import PlacerError
 from placer.graph.colocation import colocation_groups, frame_paths
 from placer.graph.fingerprint import fingerprint
-from placer.graph.kernels import kernel_types, op_def
+from placer.graph.kernels import attribute, kernel_types, op_def
 from placer.graph.loop_shapes import has_frames, loop_shapes
 from placer.graph.op_graph import MAX_RANK, OpGraph, topological_order
 from placer.graph.recursion import check_recursion
@@ -326,14 +326,14 @@ def _argument_types(
     types: list[int] = []
     for argument in arguments:
         if argument.type_list_attr:
-            found = list(_attribute(node, argument.type_list_attr).list.type)
+            found = list(attribute(node, argument.type_list_attr).list.type)
         else:
             if argument.type_attr:
-                found = [_attribute(node, argument.type_attr).type]
+                found = [attribute(node, argument.type_attr).type]
             else:
                 found = [argument.type]
             if argument.number_attr:
-                count = _attribute(node, argument.number_attr).i
+                count = attribute(node, argument.number_attr).i
                 if not 0 <= count <= _MOST_TENSORS:
                     raise PlacerError(
                         f"{source.origin}: node {node.name!r} ({node.op}) has "
@@ -344,21 +344,6 @@ def _argument_types(
     if any(t == 0 for t in types):
         raise PlacerError(f"{source.origin}: node {node.name!r} ({node.op}) lacks a type attribute")
     return types
-
-
-def _attribute(node: node_def_pb2.NodeDef, name: str):
-    if name in node.attr:
-        return node.attr[name]
-    return _default_attribute(node.op, name)
-
-
-@functools.cache
-def _default_attribute(op: str, name: str):
-    definition = op_def(op) or op_def_pb2.OpDef()
-    for attribute in definition.attr:
-        if attribute.name == name:
-            return attribute.default_value
-    return op_def_pb2.OpDef.AttrDef().default_value
 
 
 def _reads_reference(

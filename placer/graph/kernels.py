@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import numpy as np
-from tensorflow.core.framework import graph_pb2, node_def_pb2, op_def_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2
 from tensorflow.python.framework import kernels, op_def_registry
 
 from placer.errors import PlacerError
@@ -103,6 +103,23 @@ def _constrained_attributes(op: str) -> tuple[str, ...]:
 def op_def(op: str) -> op_def_pb2.OpDef | None:
     """TensorFlow's definition of an op type, None if this build does not know it."""
     return op_def_registry.get(op)
+
+
+def attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
+    """An attribute of a node: its own, else its op's default, else an empty value.
+
+    To read `node.attr[name]` where it is absent would add it to the node.
+    """
+    return node.attr[name] if name in node.attr else _default_attribute(node.op, name)
+
+
+@functools.cache
+def _default_attribute(op: str, name: str) -> attr_value_pb2.AttrValue:
+    definition = op_def(op) or op_def_pb2.OpDef()
+    for candidate in definition.attr:
+        if candidate.name == name:
+            return candidate.default_value
+    return attr_value_pb2.AttrValue()
 
 
 @functools.cache

@@ -71,6 +71,8 @@ class TestLoops:
             (lambda i: tf.logical_and(i < 100, i < 7), 1, 0, 7),
             (lambda i: tf.constant(8) > i, 1, 0, 8),
             (lambda i: i < tf.shape(tf.zeros([5, 2]))[0], 1, 0, 5),
+            # The op itself: tf.shape is folded to a constant.
+            (lambda i: i < tf.raw_ops.Shape(input=tf.zeros([5, 2]))[0], 1, 0, 5),
         ],
     )
     def test_reads_bounds(self, functional, condition, step, start, count):
@@ -112,6 +114,25 @@ class TestLoops:
         count, source = loop_of(costed)
         assert count == SIZE
         assert "tensor list" in source
+
+    @pytest.mark.parametrize(
+        ("bound", "count", "says"),
+        [
+            (lambda size: size, 1, "unknown"),
+            (lambda size: size - 1, 1, "unknown"),
+            (lambda size: tf.minimum(size, 5), 5, "loop bound"),
+        ],
+    )
+    def test_unknown_sizes_bound_nothing(self, functional, bound, count, says):
+        def make(x, w):
+            size = tf.shape(tf1.placeholder(tf.float32, [None, 2]))[0]
+            return tf.while_loop(lambda i, _: i < bound(size), lambda i, y: (i + 1, y @ w), (0, x))[
+                1
+            ]
+
+        found, source = loop_of(cost(build(make, functional), ["result"]))
+        assert found == count
+        assert says in source
 
     def test_the_loop_of_a_gradient_runs_as_often(self, functional, unrolled):
         def make(x, w):

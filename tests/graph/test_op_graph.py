@@ -201,6 +201,29 @@ def test_ops_of_a_loop_on_different_devices_stay_apart() -> None:
         prepare(_v1_loop({"sum": "here"}), None, "k80:2")
 
 
+def test_reading_a_graph_changes_nothing_of_it() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [4, 32, 16], name="x")
+        y = tf.raw_ops.BatchMatMulV3(x=x, y=x, Tout=tf.float32, adj_y=True)
+        size = tf.raw_ops.Shape(input=tf.compat.v1.placeholder(tf.float32, [7, 2]))[0]
+        loop = [lambda i, t: i < size, lambda i, t: (i + 1, t * 2.0), [0, y]]
+        outputs = [tf.while_loop(*loop)[1]]
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            outputs.append(tf.while_loop(*loop)[1])
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+        v = tf.compat.v1.get_variable("v", [16, 16], use_resource=True)
+        tf.add_n([tf.reduce_sum(o) for o in [*outputs, v.read_value()]], name="out")
+    for stripped in (False, True):
+        with graph.as_default():
+            meta = tf.compat.v1.train.export_meta_graph(strip_default_attrs=stripped)
+        before = meta.graph_def.SerializeToString(deterministic=True)
+        prepared = prepare(meta, ["out"], "k80:2")
+        assert meta.graph_def.SerializeToString(deterministic=True) == before
+        assert set(prepared.problem.costs.trip_count_source.values()) == {(7.0, "loop bound")}
+
+
 def _sample() -> graph_pb2.GraphDef:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [2, 3], name="x")
