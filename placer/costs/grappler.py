@@ -76,6 +76,10 @@ def measure_work(
     """
     meta = meta_graph_pb2.MetaGraphDef()
     meta.graph_def.CopyFrom(graph_def)
+    for node in meta.graph_def.node:
+        # Exports may leave out the default, which Grappler demands to be stated.
+        if node.op == "Placeholder" and "shape" not in node.attr:
+            node.attr["shape"].shape.unknown_rank = True
     # Function bodies are measured on their own, and shape inference does not look into those.
     meta.collection_def["train_op"].node_list.value.extend(dict.fromkeys(fetch_ops))
     serialized = meta.SerializeToString()

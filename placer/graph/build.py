@@ -407,7 +407,7 @@ def _shape_arrays(
     shapes: dict[str, Sequence], names: Sequence[str], out_ptr: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     count = int(out_ptr[-1])
-    shape = np.zeros((count, MAX_RANK), np.int32)
+    shape = np.zeros((count, MAX_RANK), np.int64)
     rank = np.full(count, -1, np.int32)
     known = np.zeros(count, bool)
     for i, name in enumerate(names):

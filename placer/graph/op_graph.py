@@ -25,7 +25,7 @@ class OpGraph:
       op_type: int32[N] index into op_types.
       out_ptr: int64[N + 1]; op i outputs tensors out_ptr[i] to out_ptr[i + 1].
       tensor_dtype: int32[T] DataType enum, reference types reduced to their base type.
-      tensor_shape: int32[T, MAX_RANK], -1 for unknown dimensions, 0 past the rank.
+      tensor_shape: int64[T, MAX_RANK], -1 for unknown dimensions, 0 past the rank.
       tensor_rank: int32[T], -1 where unknown.
       tensor_bytes: int64[T]; unknown dimensions count as 1.
       tensor_known: bool[T]; the shape is known in full.

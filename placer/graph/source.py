@@ -18,6 +18,9 @@ from placer.errors import PlacerError
 if TYPE_CHECKING:
     import tensorflow as tf
 
+# Where a SavedModel of TensorFlow 2 keeps its initialiser (tensorflow/cc/saved_model/constants.h).
+_INIT_SIGNATURE = "__saved_model_init_op"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphSource:
@@ -56,8 +59,9 @@ def read(source: Any, fetches: Sequence[str] | None = None) -> GraphSource:
     """Reads a graph.
 
     Args:
-      source: a GraphDef (kept, not copied), a MetaGraphDef, a tf.Graph, a tf.function or
-        ConcreteFunction, or the path of a binary or text GraphDef or MetaGraphDef file.
+      source: a GraphDef (kept, not copied), a MetaGraphDef, a tf.Graph (a function's
+        too), a tf.function or ConcreteFunction, or the path of a binary or text GraphDef or
+        MetaGraphDef file.
       fetches: op or tensor names; by default the train_op collection, the signatures' outputs, or
         the ops that nothing reads.
 
@@ -165,7 +169,8 @@ def _read_function(function: Any) -> GraphSource:
             raise PlacerError(
                 f"tf.function needs its arguments: pass f.get_concrete_function(...) ({first})"
             ) from None
-    graph = function.graph
+    # The graph of a ConcreteFunction knows its inputs and outputs too.
+    graph = getattr(function, "graph", function)
     graph_def = graph.as_graph_def()
     nodes = {n.name: n for n in graph_def.node}
     values: dict[str, np.ndarray] = {}
@@ -236,7 +241,8 @@ def _resolve_fetches(source: GraphSource, fetches: Sequence[str] | None) -> tupl
         trained = train.node_list.value if train is not None else ()
         signed = dict.fromkeys(
             info.name
-            for _, signature in sorted(source.meta_graph.signature_def.items())
+            for key, signature in sorted(source.meta_graph.signature_def.items())
+            if key != _INIT_SIGNATURE
             for _, info in sorted(signature.outputs.items())
         )
         for candidates in (trained, signed):

@@ -103,6 +103,31 @@ def test_a_graph_that_tensorflow_refuses_is_an_error():
         grappler.measure_work(graph_def, ["nowhere"], "some graph")
 
 
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_placeholders_without_a_shape_are_costed(in_loop):
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            extra = tf.compat.v1.placeholder(tf.float32, name="extra")
+            x = tf.compat.v1.placeholder(tf.float32, [64, 64])
+            step = lambda y: tf.matmul(y, y, name="product")
+            if in_loop:
+                _, x = tf.while_loop(lambda i, _: i < 5, lambda i, y: (i + 1, step(y)), (0, x))
+            else:
+                x = step(x)
+            tf.add(tf.reduce_sum(x), tf.reduce_sum(extra), name="result")
+            meta = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    (node,) = (n for n in meta.graph_def.node if n.name == "extra")
+    assert "shape" not in node.attr
+    costed = cost(meta, ["result"])
+    assert "shape" not in node.attr
+    product = "while/product" if in_loop else "product"
+    assert costed.graph.tensor_known[costed.graph.out_ptr[costed.op(product)]]
+    assert costed.seconds(product) > (5 if in_loop else 1) * 2 * 64**3 / (13 * 824e6 * 384)
+
+
 def test_cheaper_on_faster_hardware():
     source = tiny("inception_v3")
     work = grappler.measure_work(source.graph_def, source.fetch_ops)

@@ -224,6 +224,15 @@ def test_reading_a_graph_changes_nothing_of_it() -> None:
         assert set(prepared.problem.costs.trip_count_source.values()) == {(7.0, "loop bound")}
 
 
+def test_dimensions_past_32_bits() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2**31, 3], name="x")
+        tf.tanh(x, name="y")
+    found = prepare(graph, None, "k80:2").problem.graph
+    assert found.tensor_shape[:, :2].tolist() == [[2**31, 3]] * 2
+    assert found.tensor_bytes.tolist() == [2**31 * 3 * 4] * 2
+
+
 def _sample() -> graph_pb2.GraphDef:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [2, 3], name="x")

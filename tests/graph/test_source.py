@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placer.errors import PlacerError
 from placer.graph import read, save_graph
@@ -103,6 +103,28 @@ def test_a_function_computes_the_same_as_a_graph() -> None:
             session.run(assign)
             found = session.run(source.fetches[0], {placeholder.outputs[0]: [10.0, 100.0]})
     assert found.tolist() == step(tf.constant([10.0, 100.0])).numpy().tolist()
+
+
+def test_the_graph_of_a_function_is_read_as_the_function() -> None:
+    weights = tf.Variable([2.0, 3.0], name="weights")
+    concrete = tf.function(lambda x: x * weights).get_concrete_function(tf.TensorSpec([2]))
+    found, expected = read(concrete.graph), read(concrete)
+    assert found.graph_def == expected.graph_def
+    assert found.fetches == expected.fetches
+    assert found.initial_values["weights"].tolist() == [2.0, 3.0]
+
+
+def test_a_saved_model_fetches_what_it_serves(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.v = tf.Variable([2.0, 3.0])
+    serve = tf.function(lambda x: {"y": x * module.v}).get_concrete_function(
+        tf.TensorSpec([None, 2], name="x")
+    )
+    tf.saved_model.save(module, str(tmp_path), signatures=serve)
+    saved = saved_model_pb2.SavedModel.FromString((tmp_path / "saved_model.pb").read_bytes())
+    (meta,) = saved.meta_graphs
+    assert "__saved_model_init_op" in meta.signature_def
+    assert read(meta).fetches == (meta.signature_def["serving_default"].outputs["y"].name,)
 
 
 @pytest.mark.parametrize(

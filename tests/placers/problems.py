@@ -66,7 +66,7 @@ def make_problem(
         op_type=np.array([op_types.index(t) for t in types], np.int32),
         out_ptr=out_ptr,
         tensor_dtype=np.ones(t, np.int32),
-        tensor_shape=np.full((t, MAX_RANK), -1, np.int32),
+        tensor_shape=np.full((t, MAX_RANK), -1, np.int64),
         tensor_rank=np.full(t, -1, np.int32),
         tensor_bytes=size,
         tensor_known=np.ones(t, bool),
