@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +28,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
             return
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        # The whole of a long name would leave no room for what makes it another.
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:32]}.")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
@@ -83,7 +84,11 @@ def read_proto(
 def check_directory(path: str | os.PathLike[str]) -> None:
     """Raises PlacerError now if no directory `path` could be made or written to later."""
     path = Path(path)
-    found = next(p for p in (path, *path.absolute().parents) if p.exists())
+    try:
+        found = next(p for p in (path, *path.absolute().parents) if p.exists())
+    except OSError as error:
+        # A name that is too long, or a directory that may not be looked into.
+        raise PlacerError(f"cannot write to directory {path}: {error.strerror}") from None
     if not found.is_dir():
         raise PlacerError(f"cannot write to directory {path}: {found} is a file")
     if not os.access(found, os.W_OK):
@@ -93,11 +98,31 @@ def check_directory(path: str | os.PathLike[str]) -> None:
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raises PlacerError now if `path` could not be written later; changes nothing."""
     path = Path(os.path.realpath(path))
-    if path.is_dir():
+    try:
+        exists, is_directory, is_file = path.exists(), path.is_dir(), path.is_file()
+        has_parent = path.parent.is_dir()
+    except OSError as error:
+        # A name that is too long, or a directory that may not be looked into.
+        raise PlacerError(f"cannot write {path}: {error.strerror}") from None
+    if is_directory:
         raise PlacerError(f"cannot write {path}: it is a directory")
-    if path.exists() and not path.is_file() and os.access(path, os.W_OK):
+    if exists and not is_file and os.access(path, os.W_OK):
         return
-    if not path.parent.is_dir():
+    if not has_parent:
         raise PlacerError(f"cannot write {path}: there is no directory {path.parent}")
-    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+    if not os.access(path.parent, os.W_OK) or (exists and not os.access(path, os.W_OK)):
         raise PlacerError(f"cannot write {path}: permission denied")
+
+
+def check_distinct(paths: Sequence[str | os.PathLike[str]]) -> None:
+    """Raises PlacerError if two of the writable `paths` are one file: the last would be all of it.
+
+    What is no file, such as /dev/null, may be given more than once.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in seen:
+            raise PlacerError(f"cannot write {path} twice; give each output a file of its own")
+        if not os.path.exists(real) or os.path.isfile(real):
+            seen.add(real)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from placer.errors import PlacerError
-from placer.files import check_writable, write_atomically
+from placer.files import check_directory, check_distinct, check_writable, write_atomically
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -45,6 +45,42 @@ def test_what_is_no_file_is_written_to_as_it_is(tmp_path: Path) -> None:
     reader.join(10)
     assert read == [b"data"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "é" * 127])
+def test_the_longest_names_are_written(name: str, tmp_path: Path) -> None:
+    check_writable(tmp_path / name)
+    write_atomically(tmp_path / name, b"data")
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_longer_names_are_refused(tmp_path: Path) -> None:
+    for check in (check_writable, check_directory):
+        with pytest.raises(PlacerError, match="too long"):
+            check(tmp_path / ("a" * 256))
+
+
+def test_what_may_not_be_looked_into_is_refused(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            # Root may look into anything.
+            os.seteuid(65534)
+        for check in (check_writable, check_directory):
+            with pytest.raises(PlacerError, match=r"cannot write.*[Pp]ermission denied"):
+                check(closed / "nested" / "file")
+    finally:
+        os.seteuid(user)
+
+
+def test_one_file_for_two_outputs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    check_distinct([tmp_path / "file", tmp_path / "other", os.devnull, os.devnull])
+    for again in (tmp_path / "file", tmp_path / "link", tmp_path / "there" / ".." / "file"):
+        with pytest.raises(PlacerError, match="twice"):
+            check_distinct([tmp_path / "file", tmp_path / "other", again])
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:

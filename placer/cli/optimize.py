@@ -15,7 +15,7 @@ from placer.cli import common_flags
 from placer.cli.progress import Progress, format_seconds
 from placer.cli.tables import print_rows
 from placer.errors import PlacerError
-from placer.files import check_directory, check_writable, write_atomically
+from placer.files import check_directory, check_distinct, check_writable, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,9 +93,11 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
     graph = common_flags.one_graph(arguments, "optimize")
     if flag_values.output is None and flag_values.placement is None:
         raise PlacerError("give --output FILE for the placed graph")
-    for path in (flag_values.output, flag_values.placement, flag_values.history):
-        if path is not None:
-            check_writable(path)
+    written = (flag_values.output, flag_values.placement, flag_values.history)
+    files = [path for path in written if path is not None]
+    for path in files:
+        check_writable(path)
+    check_distinct(files)
     for directory in (flag_values.tensorboard, flag_values.checkpoint_dir):
         if directory is not None:
             check_directory(directory)

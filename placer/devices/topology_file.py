@@ -111,9 +111,16 @@ def topology_from_proto(proto: topology_pb2.Topology, where: str = "topology") -
 
 
 def _model(proto: topology_pb2.DeviceModel, where: str) -> DeviceModel:
-    if not (proto.name and proto.type and proto.num_cores > 0 and proto.frequency_mhz > 0):
+    rates = (proto.num_cores, proto.frequency_mhz, proto.bytes_per_second)
+    if not (proto.name and proto.type and all(0 < rate < float("inf") for rate in rates)):
         raise PlacerError(
-            f"{where}: device model {proto.name!r} needs name, type, num_cores, frequency_mhz"
+            f"{where}: device model {proto.name!r} needs name, type, num_cores, frequency_mhz, "
+            "bytes_per_second"
+        )
+    if not 0 <= proto.launch_seconds < float("inf"):
+        raise PlacerError(
+            f"{where}: device model {proto.name!r} has launch_seconds {proto.launch_seconds}; "
+            "give a number of 0 or more"
         )
     return DeviceModel(
         proto.name,
@@ -132,6 +139,10 @@ def _link_rule(proto: topology_pb2.Link, where: str) -> LinkRule:
     if int(proto.sharing) not in list(Sharing):
         raise PlacerError(
             f"{where}: link {proto.src!r} -> {proto.dst!r} has the unknown sharing {proto.sharing}"
+        )
+    if proto.scope not in topology_pb2.Link.Scope.values():
+        raise PlacerError(
+            f"{where}: link {proto.src!r} -> {proto.dst!r} has the unknown scope {proto.scope}"
         )
     link = Link(
         proto.latency_seconds,

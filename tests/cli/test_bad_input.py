@@ -111,6 +111,12 @@ def test_unwritable_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     graph.write_text(_CHAIN)
     output = tmp_path / "nowhere" / "out.pb"
     assert "nowhere" in _fails(capfd, output, str(graph), "--devices", "k80:2")
+    absent = tmp_path / "absent.pb"
+    assert main(["optimize", str(graph), "--output", str(tmp_path / ("a" * 256))]) == 2
+    assert "too long" in capfd.readouterr().err
+    for flag in ("--placement", "--history"):
+        line = _fails(capfd, absent, str(graph), "--devices", "k80:2", flag, str(absent))
+        assert "absent.pb twice" in line
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -168,6 +169,20 @@ def _unknown_sharing(p: topology_pb2.Topology) -> None:
     p.links[0].sharing = 9
 
 
+def _unknown_scope(p: topology_pb2.Topology) -> None:
+    p.links[0].scope = 9
+
+
+def _model(**values: float) -> Callable[[topology_pb2.Topology], None]:
+    """Damage to the model of the GPUs."""
+
+    def damage(p: topology_pb2.Topology) -> None:
+        for name, value in values.items():
+            setattr(p.models[1], name, value)
+
+    return damage
+
+
 def _client_elsewhere(p: topology_pb2.Topology) -> None:
     p.client = "/job:ps/replica:0/task:0/device:CPU:0"
 
@@ -188,6 +203,14 @@ def _bad_rule(p: topology_pb2.Topology) -> None:
         (_no_bandwidth, "bytes_per_second"),
         (_not_a_number, "costs"),
         (_unknown_sharing, "sharing"),
+        (_unknown_scope, "scope 9"),
+        (_model(bytes_per_second=0), "bytes_per_second"),
+        (_model(bytes_per_second=float("inf")), "bytes_per_second"),
+        (_model(bytes_per_second=float("nan")), "bytes_per_second"),
+        (_model(frequency_mhz=float("inf")), "frequency_mhz"),
+        (_model(num_cores=-1), "num_cores"),
+        (_model(launch_seconds=-1), "launch_seconds"),
+        (_model(launch_seconds=float("nan")), "launch_seconds"),
         (_client_elsewhere, "client"),
         (_bad_rule, "'everywhere'"),
     ],
