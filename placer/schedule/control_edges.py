@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
 
 import numpy as np
 from tensorflow.core.framework import graph_pb2
@@ -69,7 +70,7 @@ def find_schedule(
     while improved:
         improved = False
         trace = kept.simulator.simulate(placement)
-        for pairs in _proposals(trace, placement, rules):
+        for pairs in _proposals(trace, placement, rules, deadline):
             if time.monotonic() > deadline or tried >= evaluations:
                 return kept
             tried += 1
@@ -94,9 +95,12 @@ def find_schedule(
 
 
 def _proposals(
-    trace: Trace, placement: np.ndarray, rules: OrderRules
-) -> list[list[tuple[int, int]]]:
-    """Sets of edges (before, after) to try, those of the longest waits first."""
+    trace: Trace, placement: np.ndarray, rules: OrderRules, deadline: float
+) -> Iterator[list[tuple[int, int]]]:
+    """Yields sets of edges (before, after) to try, those of the longest waits first.
+
+    To ask the rules takes time in a large graph: what was not asked by the deadline is left out.
+    """
     spans = trace.spans
     waits = []
     for i in trace.critical_spans():
@@ -104,22 +108,21 @@ def _proposals(
         busy = spans.reason[i] in (Reason.DEVICE_BUSY, Reason.LINK_BUSY)
         if wait > 0 and busy and spans.kind[i] in (SpanKind.OP, SpanKind.WIRE):
             waits.append((-wait, i))
-    proposals = []
     for _, i in sorted(waits):
         urgent = int(spans.op[i])
         # A set adds edges out of one op: no cycle can go through two of them.
-        pairs = [
-            (urgent, other)
-            for other in _went_before(spans, i)
-            if placement[other] == placement[urgent] and rules.allows(urgent, other)
-        ]
+        pairs = []
+        for other in _went_before(spans, i):
+            if time.monotonic() > deadline:
+                return
+            if placement[other] == placement[urgent] and rules.allows(urgent, other):
+                pairs.append((urgent, other))
         if not pairs:
             continue
         sizes = {len(pairs), (len(pairs) + 1) // 2}
-        proposals += [pairs[:size] for size in sorted(sizes, reverse=True)]
+        yield from (pairs[:size] for size in sorted(sizes, reverse=True))
         if len(pairs) > 1:
-            proposals += [[pair] for pair in pairs]
-    return proposals
+            yield from ([pair] for pair in pairs)
 
 
 def _went_before(spans: Spans, i: int) -> list[int]:

@@ -32,7 +32,7 @@ class OrderRules:
     step, such as a Saver, read it.
 
     Attributes:
-      may_wait: bool[N].
+      may_wait: bool[N]; reads of variables are looked at again when they are asked for.
       may_be_awaited: bool[N].
     """
 
@@ -55,7 +55,10 @@ class OrderRules:
         guarded = _reached(flow, src, dst, graph.topological_order())
         # Ops that may see a reference variable's buffer: its readers, through shared buffers too.
         exposed = _exposed(graph, references)
-        ordered = self._ordered_reads(graph, reads, stateful)
+        self._reads = reads
+        self._group = graph.colocation
+        self._writers_of = _state_by_group(graph, reads, stateful)
+        self._ordered: dict[int, bool] = {}
         random = np.array([_is_random(t) for t in types], bool)[graph.op_type]
         self._writers = frozenset(
             np.flatnonzero(stateful & ~reads & ~random & ~fed & ~references).tolist()
@@ -65,7 +68,7 @@ class OrderRules:
         self._read_outside[src[~graph.executed[dst]]] = True
         self.may_be_awaited = graph.executed & ~guarded & ~fed
         self.may_wait = (
-            graph.executed & ~guarded & ~fed & ~references & ~exposed & (~stateful | ordered)
+            graph.executed & ~guarded & ~fed & ~references & ~exposed & (~stateful | reads)
         )
 
     def allows(self, before: int, after: int) -> bool:
@@ -81,14 +84,17 @@ class OrderRules:
         extra = needed & self._writers
         if self._read_outside[after]:
             extra |= needed & self._fed
-        return extra <= self.ancestors(after)
+        if extra and not extra <= self.ancestors(after):
+            return False
+        return self._is_ordered(after)
 
     def add(self, before: int, after: int) -> None:
         """Takes an edge into account from now on."""
         self._added.setdefault(after, []).append(before)
         self.ancestors.cache_clear()
 
-    @functools.lru_cache(maxsize=1024)  # noqa: B019 - rules live as long as a search
+    # Enough for the op that many others are asked to wait for; each set may hold the whole graph.
+    @functools.lru_cache(maxsize=8)  # noqa: B019 - rules live as long as a search
     def ancestors(self, op: int) -> frozenset[int]:
         """All ops that must have ended before `op` starts."""
         seen: set[int] = set()
@@ -102,20 +108,28 @@ class OrderRules:
                     stack.append(other)
         return frozenset(seen)
 
-    def _ordered_reads(self, graph: OpGraph, reads: np.ndarray, stateful: np.ndarray) -> np.ndarray:
-        """bool[N]: reads that every executed writer of their variable waits for."""
-        ordered = np.zeros(graph.num_ops, bool)
-        # A variable and all that takes its handle are one colocation group, or part of one.
-        groups = set(graph.colocation[reads & graph.executed].tolist())
-        others: dict[int, list[int]] = {}
-        for op in np.flatnonzero(stateful & ~reads & graph.executed).tolist():
-            group = int(graph.colocation[op])
-            if group in groups and len(_inputs_of(graph, op)):
-                others.setdefault(group, []).append(op)
-        for op in np.flatnonzero(reads & graph.executed).tolist():
-            writers = others.get(int(graph.colocation[op]), [])
-            ordered[op] = all(op in self.ancestors(writer) for writer in writers)
-        return ordered
+    def _is_ordered(self, op: int) -> bool:
+        """Whether every executed writer of the variable that an op reads, if any, waits for it."""
+        if not self._reads[op]:
+            return True
+        if op not in self._ordered:
+            # A variable and all that takes its handle are one colocation group, or part of one.
+            writers = self._writers_of.get(int(self._group[op]), [])
+            self._ordered[op] = all(op in self.ancestors(writer) for writer in writers)
+        return self._ordered[op]
+
+
+def _state_by_group(
+    graph: OpGraph, reads: np.ndarray, stateful: np.ndarray
+) -> dict[int, list[int]]:
+    """Colocation group of reads -> executed ops that take its state, but for the reads."""
+    groups = set(graph.colocation[reads & graph.executed].tolist())
+    others: dict[int, list[int]] = {}
+    for op in np.flatnonzero(stateful & ~reads & graph.executed).tolist():
+        group = int(graph.colocation[op])
+        if group in groups and len(_inputs_of(graph, op)):
+            others.setdefault(group, []).append(op)
+    return others
 
 
 def _inputs_of(graph: OpGraph, op: int) -> np.ndarray:

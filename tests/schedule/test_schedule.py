@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from placer.problem import PlacementProblem
 from placer.schedule import OrderRules, add_control_inputs, find_schedule
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator, simulator_inputs
+from tests.placers.problems import make_problem
 from tests.sample_graphs import SAMPLES, Sample
 from tests.test_legality import GPUS, run_step
 
@@ -183,6 +185,33 @@ def test_what_may_not_wait_or_be_awaited() -> None:
     other_input = problem.graph.edge_src[problem.graph.edge_dst == at("other")][0]
     rules.add(at("other"), at(early_name))
     assert not rules.allows(at(early_name), int(other_input))  # a cycle through the added edge
+
+
+def test_keeps_to_its_deadline_where_the_rules_take_long() -> None:
+    """Variables by the hundred, all read first and written behind a chain of thousands of ops."""
+    variables, length = 500, 10_000
+    last = variables + length
+    edges = [(i, variables) for i in range(variables)]
+    edges += [(i, i + 1) for i in range(variables, last - 1)]
+    edges += [(last - 1, last + i) for i in range(variables)]
+    problem = make_problem(
+        edges,
+        [1e-4] * (last + variables),
+        types=["ReadVariableOp"] * variables + ["Tanh"] * length + ["AssignVariableOp"] * variables,
+        together=[(i, last + i) for i in range(variables)],
+    )
+    rules = OrderRules(problem.graph)
+    start = time.process_time()
+    for writer in range(last, last + 20):
+        rules.ancestors(writer)
+    twenty = time.process_time() - start
+    placement = problem.single_device(1)
+    simulator = build_simulator(problem)
+    start = time.process_time()
+    found = find_schedule(problem, simulator, placement, 0.0)
+    # To look behind every writer takes 25 times as long.
+    assert time.process_time() - start < 10 * twenty
+    assert not len(found.before)
 
 
 def test_writes_each_edge_once() -> None:
