@@ -44,9 +44,13 @@ class PlacementProblem:
     def single_device(self, device: int) -> np.ndarray:
         """int32[N]: every op on `device`, or on the first device it may use where it may not.
 
-        First means: a device of the same host if any, else the lowest index.
+        First means: the first of the same host if any, else the one that `repair` falls back on.
         """
-        return self.repair(np.full(self.graph.num_ops, device, np.int32))
+        hosts = np.array([d.host for d in self.topology.devices])
+        beside = self.allowed & (hosts == hosts[device])
+        wishes = np.where(beside.any(axis=1), beside.argmax(axis=1), -1)
+        wishes[self.allowed[:, device]] = device
+        return self.repair(wishes)
 
     def repair(self, placement: np.ndarray) -> np.ndarray:
         """The legal placement nearest to a proposal.

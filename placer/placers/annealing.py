@@ -86,11 +86,12 @@ def _run(search: Search, parameters: AnnealingParameters) -> None:
     evaluation = search.evaluate(grouping.expand(first), NAME)
     first_cost = graded_cost(evaluation, memory, parameters.memory_penalty)[0]
     chains = [_Chain(first.copy(), float(first_cost)) for _ in range(parameters.chains)]
-    high = max(parameters.first_temperature, 1e-12) * first_cost
-    low = max(min(parameters.last_temperature, parameters.first_temperature), 1e-12) * first_cost
 
     while not progress.done():
-        temperature = high * (low / high) ** progress.fraction()
+        if not np.isfinite(first_cost):
+            # The first placement did not run: anything is better, until a chain has one that does.
+            first_cost = min(chain.cost for chain in chains)
+        temperature = _temperature(parameters, float(first_cost), progress.fraction())
         sizes = [chain.batch(parameters.speculation) for chain in chains]
         total = progress.room(sum(sizes))
         owner = np.repeat(np.arange(len(chains)), sizes)[:total]
@@ -125,6 +126,15 @@ def _run(search: Search, parameters: AnnealingParameters) -> None:
                 chain.note(int(hits[0] - mine[0]) + 1, True)
             else:
                 chain.note(len(mine), False)
+
+
+def _temperature(parameters: AnnealingParameters, first_cost: float, fraction: float) -> float:
+    """Seconds, after this part of the run; 0 without a finite cost to be a part of."""
+    if not np.isfinite(first_cost):
+        return 0.0
+    high = max(parameters.first_temperature, 1e-12) * first_cost
+    low = max(min(parameters.last_temperature, parameters.first_temperature), 1e-12) * first_cost
+    return high * (low / high) ** fraction
 
 
 def _exchange(devices: np.ndarray, allowed: np.ndarray, one: int, other: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placer.placers.group_moves import graded_cost, preferred
+from placer.placers.group_moves import finite_cost, graded_cost, preferred
 from placer.placers.progress import Progress
 from placer.placers.spec import PlacerSpec, parameter
 
@@ -69,10 +69,13 @@ def _run(search: Search, parameters: CrossEntropyParameters) -> None:
         drawn = _sample(rng, probability, batch)
         evaluation = search.evaluate(grouping.expand(drawn), NAME)
         cost = graded_cost(evaluation, memory, parameters.memory_penalty)
-        samples.append(drawn)
-        costs.append(cost)
+        ran = np.isfinite(cost)
+        if not ran.any():
+            continue
+        samples.append(drawn[ran])
+        costs.append(cost[ran])
 
-        reward = -np.sqrt(cost)
+        reward = -np.sqrt(finite_cost(cost))
         advantage = (reward - reward.mean()) / (reward.std() + 1e-12)
         old = probability[columns, drawn]
         for _ in range(parameters.epochs if reward.std() > 0 else 0):

@@ -43,6 +43,15 @@ def graded_cost(evaluation: Evaluation, memory_bytes: np.ndarray, penalty: float
     return evaluation.step_seconds * (1.0 + penalty * over)
 
 
+def finite_cost(cost: np.ndarray) -> np.ndarray:
+    """float64[B]: costs to learn from; what did not run costs twice what the dearest did.
+
+    None has a finite cost where none of them ran; then there is nothing to learn.
+    """
+    ran = np.isfinite(cost)
+    return np.where(ran, cost, 2.0 * cost[ran].max()) if ran.any() else cost
+
+
 def initial_groups(search: Search, source: str) -> np.ndarray:
     """int32[G]: where local search starts: the best so far, or the best single accelerator."""
     problem, grouping = search.problem, search.grouping

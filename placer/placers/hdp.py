@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placer.placers.coplacement import Units, data_edges, make_units
-from placer.placers.group_moves import graded_cost, preferred
+from placer.placers.group_moves import finite_cost, graded_cost, preferred
 from placer.placers.progress import Progress
 from placer.placers.spec import PlacerSpec, parameter
 from placer.problem import PlacementProblem
@@ -96,7 +96,10 @@ def _run(search: Search, parameters: HdpParameters) -> None:
         evaluation = search.evaluate(rows[:, units.unit_of], NAME)
         if batch < parameters.batch:
             return
-        reward = -np.sqrt(graded_cost(evaluation, memory, parameters.memory_penalty))
+        cost = finite_cost(graded_cost(evaluation, memory, parameters.memory_penalty))
+        if not np.isfinite(cost).all():
+            continue
+        reward = -np.sqrt(cost)
         if baseline is None:
             baseline = float(reward.mean())
         model.update(sample, reward - baseline)

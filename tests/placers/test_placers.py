@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from placer.devices import gpu_hosts
 from placer.errors import PlacerError
+from placer.grouping import atoms
 from placer.placers import PLACERS, get
-from placer.search.state import Search
+from placer.problem import PlacementProblem
+from placer.search.state import Budget, Search
+from placer.simulator import Evaluation
+from placer.simulator.build import build_simulator
 from tests.placers.problems import make_problem, make_search, random_problem
 
 # Small enough to be run everywhere.
@@ -171,6 +178,101 @@ def test_partitioners_cut_between_clusters(name: str) -> None:
     assert search.best[0] != search.best[6]
     if name != "scotch":
         assert (search.best > 0).all()
+
+
+class _Failing:
+    """A simulator in which some placements do not run, as real ones may not.
+
+    Attributes:
+      seen: int32[N] each, all placements that were evaluated.
+    """
+
+    def __init__(
+        self, problem: PlacementProblem, fails: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
+        self._simulator = build_simulator(problem)
+        self._fails = fails
+        self.seen: list[np.ndarray] = []
+
+    def evaluate(
+        self,
+        placements: np.ndarray,
+        group_of: np.ndarray | None = None,
+        *,
+        cutoff: float | np.ndarray = float("inf"),
+    ) -> Evaluation:
+        self.seen += list(placements)
+        found = self._simulator.evaluate(placements, group_of, cutoff=cutoff)
+        failed = self._fails(placements)
+        return dataclasses.replace(
+            found,
+            step_seconds=np.where(failed, np.inf, found.step_seconds),
+            feasible=found.feasible & ~failed,
+        )
+
+
+def _run_failing(
+    name: str, evaluations: int, fails: Callable[[np.ndarray], np.ndarray], **options: object
+) -> tuple[Search, np.ndarray]:
+    """The search, and all placements in the order of their evaluation, int32[evaluations, N]."""
+    problem = make_problem([(i, i + 1) for i in range(7)], [1e-3] * 8, cpu_slowdown=1e3)
+    evaluator = _Failing(problem, fails)
+    search = Search(problem, atoms(problem), evaluator, Budget(evaluations=evaluations), 1)
+    return run(name, search, **options), np.stack(evaluator.seen)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("hdp", {"learning_rate": 0.05, "batch": 8}),
+        ("cross_entropy", {"batch": 8, "batches": 10**6}),
+    ],
+)
+def test_learners_learn_from_what_does_not_run(name: str, options: dict) -> None:
+    # The first GPU, which weights that are no numbers would choose.
+    search, seen = _run_failing(name, 400, lambda p: p[:, 0] == 1, **options)
+    failed = seen[:, 0] == 1
+    assert failed[:16].mean() > 0.2
+    assert failed[-80:].mean() < 0.1
+    assert np.isfinite(search.best_seconds)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("name", ["hdp", "cross_entropy", "annealing", "random_search"])
+def test_nothing_that_runs_is_nothing_learnt(name: str) -> None:
+    search, seen = _run_failing(name, 80, lambda p: np.ones(len(p), bool))
+    assert search.best_seconds == np.inf
+    assert len(seen) == 80
+    assert len(np.unique(seen[-20:], axis=0)) > 5
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_annealing_gets_away_from_a_start_that_does_not_run() -> None:
+    fails = lambda p: np.abs((p == 1).sum(axis=1) - (p == 2).sum(axis=1)) > 2
+    search, seen = _run_failing("annealing", 1000, fails, window=1)
+    assert fails(seen[:1]).all()
+    # A chain in two halves is the best of those that run.
+    assert search.best is not None
+    assert (search.best[1:] != search.best[:-1]).sum() == 1
+
+
+@pytest.mark.parametrize("device", range(6))
+def test_a_single_device_is_helped_out_by_its_own_host(device: int) -> None:
+    topology = gpu_hosts("v100", 2, 2)
+    hosts = [d.host for d in topology.devices]
+    kinds = np.array([d.model.type for d in topology.devices])
+    allowed = np.ones((4, 6), bool)
+    allowed[1] = kinds == "CPU"
+    allowed[2] = kinds == "GPU"
+    allowed[3] = np.arange(6) == 1
+    problem = make_problem([(0, 1), (1, 2), (2, 3)], [1e-3] * 4, topology=topology, allowed=allowed)
+    found = problem.single_device(device)
+    assert found[0] == device
+    assert [hosts[d] for d in found[:3]] == [hosts[device]] * 3
+    assert kinds[found[1]] == "CPU"
+    assert kinds[found[2]] == "GPU"
+    assert found[3] == 1
 
 
 def test_single_gpu_takes_the_best_gpu() -> None:
