@@ -163,3 +163,21 @@ def _neighbours(
     arrival = np.where(received > 0, latency + received * per_byte, 0.0)
     neighbour = np.where(heavy > 0, order, 0).astype(np.int32)
     return neighbour, traffic.astype(np.float32), arrival
+
+
+def numbered_by_first_use(devices: np.ndarray, symmetry: np.ndarray) -> np.ndarray:
+    """int32[B, G] placements with identical devices exchanged so that each class is used in order.
+
+    Args:
+      devices: int32[B, G].
+      symmetry: int32[D], as GroupFeatures.symmetry.
+    """
+    result = np.array(devices, np.int32)
+    for row in result:
+        renamed = np.arange(len(symmetry), dtype=np.int32)
+        for number in np.unique(symmetry):
+            members = np.flatnonzero(symmetry == number)
+            used = [d for d in dict.fromkeys(row.tolist()) if symmetry[d] == number]
+            renamed[used + [d for d in members if d not in used]] = members
+        row[:] = renamed[row]
+    return result

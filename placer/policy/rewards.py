@@ -78,3 +78,12 @@ def advantages(
             value = value / (reward[used].std() + 1e-6)
         result[used] = value
     return result
+
+
+def extremes(advantage: np.ndarray, count: int) -> np.ndarray:
+    """Rows of the best and the worst samples, `count` in all, in order of row."""
+    if count >= advantage.size:
+        return np.arange(advantage.size)
+    order = np.argsort(-advantage, kind="stable")
+    best = (count + 1) // 2
+    return np.sort(np.concatenate([order[:best], order[advantage.size - (count - best) :]]))

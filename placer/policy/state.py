@@ -27,7 +27,8 @@ class TrainingState:
       progress: part of the budget that is used, from 0 to 1; schedules follow it.
       incumbent: int32[G] the placement that is changed next.
       incumbent_reward: its reward; -inf before the first.
-      stay: float32[2 * levels] reluctance to change, by level; see PlacementPolicy.decode.
+      stay: float32[2 * levels] reluctance to change, by level: first of batches from nothing, then
+        of those within a window (placer.policy.batches).
       elite_devices: int32[E, G].
       elite_rewards: float64[E].
     """
@@ -76,6 +77,16 @@ class TrainingState:
             for f in dataclasses.fields(cls)
         }
         return cls(**values)
+
+    @property
+    def known_elites(self) -> int:
+        """How many elites there are."""
+        return int(np.isfinite(self.elite_rewards).sum())
+
+    def change_the_best(self) -> None:
+        """Makes the best placement the incumbent; there must be one."""
+        self.incumbent = self.elite_devices[0].copy()
+        self.incumbent_reward = float(self.elite_rewards[0])
 
     def keep_elites(self, devices: np.ndarray, rewards: np.ndarray) -> None:
         """Takes the best of B placements, int32[B, G], among the elites; equal ones count once."""

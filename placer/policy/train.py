@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
+from placer.policy.batches import BatchKind, FromNothing, WithinWindow
 from placer.policy.checkpoint import Checkpoints
 from placer.policy.features import GroupFeatures, group_features
 from placer.policy.learner import Learner
 from placer.policy.model import Conditions, Decoded, PlacementPolicy
-from placer.policy.rewards import advantages, rewards
+from placer.policy.rewards import advantages, extremes, rewards
 from placer.policy.settings import PolicySettings
 from placer.policy.state import TrainingState
 from placer.policy.windows import Windows
@@ -22,12 +23,8 @@ if TYPE_CHECKING:
 
 # Seconds between two checkpoints.
 CHECKPOINT_SECONDS = 30.0
-# Limits of the reluctance to change, in logits.
-_STAY = (-5.0, 15.0)
 # Progress from which on the incumbent is the best placement.
 _LAST_PART = 0.9
-# Groups in the smallest windows.
-_SMALLEST_WINDOW = 8
 
 
 def train(
@@ -92,33 +89,11 @@ class Training:
         self.learner = Learner(policy, settings)
         self.state = TrainingState.initial(self.features, settings)
         self.within_batch = False
-        self._movable = self.features.movable
-        self._windows = Windows(search.grouping, self._movable)
-        self._width = min(settings.window, int(self._movable.sum()))
-        if settings.device_features:
-            choices = max(self.features.allowed.shape[1] - 1, 1)
-            groups = np.repeat([max(int(self._movable.sum()), 1), self._width], settings.levels)
-            odds = np.maximum(groups / self._level_aims(self._width) - 1.0, 0.1)
-            self.state.stay = np.log(odds * choices).astype(np.float32)
-
-    def _level_aims(self, width: int) -> np.ndarray:
-        """float64[2 * levels]: changes that each level is to make, from few to many.
-
-        The first half of the levels starts from nothing; its changes are from the device of one
-        group to another for the next. The other half changes a window of `width` groups; it does
-        not count the change that every sample makes.
-        """
-        settings = self.settings
-
-        def ladder(fewest: float, most: float) -> np.ndarray:
-            return np.geomspace(fewest, max(most, fewest), settings.levels)
-
-        return np.concatenate(
-            [
-                ladder(0.5, 0.25 * int(self._movable.sum())),
-                ladder(settings.fewest_changes, settings.most_changes * width),
-            ]
-        )
+        windows = Windows(search.grouping, self.features.movable)
+        self._from_nothing = FromNothing(self.features, settings)
+        self._within_window = WithinWindow(self.features, settings, windows)
+        for kind in (self._from_nothing, self._within_window):
+            self.state.stay[kind.part] = kind.first_stay()
 
     def converged(self) -> bool:
         """Whether nothing better has been found for settings.patience placements."""
@@ -133,7 +108,9 @@ class Training:
 
     def _iterate(self) -> None:
         settings, state, search = self.settings, self.state, self.search
-        conditions, level = self._conditions()
+        rng = np.random.default_rng([search.seed, state.iteration])
+        kind = self._pick_kind(rng)
+        conditions = kind.conditions(state, rng)
         seed = np.array([search.seed, state.iteration], np.int32)
         decoded = Decoded(*(t.numpy() for t in self.learner.sample(tensors(conditions), seed)))
         devices = conditions.incumbents[: settings.samples].copy()
@@ -155,65 +132,27 @@ class Training:
         if reward.max() > state.best_reward:
             state.best_reward = float(reward.max())
             state.best_at = state.placements
-        self._adjust_stay(devices, conditions, level)
+        kind.adjust_stay(state, devices, conditions)
         if settings.imitation > 0 or settings.incumbents:
             state.keep_elites(devices, reward)
             self._choose_incumbent(devices, reward)
-        self._learn(decoded, conditions, level, reward, np.asarray(evaluation.feasible))
+        feasible = np.asarray(evaluation.feasible)
+        self._learn(decoded, conditions, kind.levels(), reward, feasible)
 
-    def _conditions(self) -> tuple[Conditions, np.ndarray]:
-        """What the next batch is decoded under, and int32[B] level of each sample.
-
-        Samples of one level are compared with each other. A batch that starts from nothing ends
-        with the best placements so far, forced, for imitation.
-        """
+    def _pick_kind(self, rng: np.random.Generator) -> BatchKind:
+        """What the next batch is: from nothing at first and now and then, else within a window."""
         settings, state = self.settings, self.state
-        g, d = self.features.allowed.shape
-        count = settings.samples
-        rng = np.random.default_rng([self.search.seed, state.iteration])
-        level = (np.arange(count) % settings.levels).astype(np.int32)
-        known = int(np.isfinite(state.elite_rewards).sum())
         if (
             not settings.incumbents
-            or self._width == 0
-            or known == 0
+            or self._within_window.groups == 0
+            or state.known_elites == 0
             or state.placements < settings.warm_up
             or rng.random() < settings.fresh
         ):
-            elites = state.elite_devices[: known if settings.imitation > 0 else 0]
-            elites = elites[: settings.elites]
-            if settings.break_symmetry:
-                elites = numbered_by_first_use(elites, self.features.symmetry)
-            total = count + len(elites)
-            forced = np.full((total, g), -1, np.int32)
-            forced[count:] = elites
-            conditions = Conditions(
-                order=np.arange(g, dtype=np.int32),
-                incumbents=np.full((total, g), d, np.int32),
-                stay=state.stay[np.arange(total) % settings.levels],
-                follow=np.zeros(total, np.float32),
-                focus=np.full(total, -1, np.int32),
-                forced=forced,
-            )
-            return conditions, level
+            return self._from_nothing
         if not np.isfinite(state.incumbent_reward):
-            state.incumbent = state.elite_devices[0].copy()
-            state.incumbent_reward = float(state.elite_rewards[0])
-        smallest = min(_SMALLEST_WINDOW, self._width)
-        size = round(smallest * (self._width / smallest) ** rng.random())
-        order = self._windows.draw(rng, size)
-        # The share of a window that is to change is more equal for high levels than for low ones.
-        part = 1.0 - np.arange(settings.levels) / max(settings.levels - 1, 1)
-        stay = state.stay[settings.levels :] + part * np.log(len(order) / self._width)
-        conditions = Conditions(
-            order=order,
-            incumbents=np.repeat(state.incumbent[None], count, axis=0),
-            stay=stay[level].astype(np.float32),
-            follow=(level % 2).astype(np.float32),
-            focus=rng.integers(0, len(order), count).astype(np.int32),
-            forced=np.full((count, len(order)), -1, np.int32),
-        )
-        return conditions, settings.levels + level
+            state.change_the_best()
+        return self._within_window
 
     def _choose_incumbent(self, devices: np.ndarray, reward: np.ndarray) -> None:
         """Draws the next incumbent from the samples and the last, by exp(reward / tolerance).
@@ -225,8 +164,7 @@ class Training:
         if not np.isfinite(state.incumbent_reward):
             return
         if state.progress >= _LAST_PART:
-            state.incumbent = state.elite_devices[0].copy()
-            state.incumbent_reward = float(state.elite_rewards[0])
+            state.change_the_best()
             return
         score = np.append(reward, state.incumbent_reward)
         if settings.tolerance > 0:
@@ -251,25 +189,6 @@ class Training:
             part = state.placements / self.settings.horizon
         state.progress = float(np.clip(part, state.progress, 1.0))
 
-    def _adjust_stay(self, devices: np.ndarray, conditions: Conditions, level: np.ndarray) -> None:
-        """Keeps the changes that each level makes near its aim, whatever the policy learns.
-
-        Most changes harm; left alone, the policy would soon make none.
-        """
-        if not self.settings.device_features:
-            return
-        if level[0] < self.settings.levels:
-            free = devices[:, self._movable]
-            changes = (free[:, 1:] != free[:, :-1]).sum(axis=1)
-        else:
-            changes = (devices != conditions.incumbents).sum(axis=1) - 1
-        aims = self._level_aims(len(conditions.order))
-        for number in np.unique(level):
-            made, aim = changes[level == number].mean(), aims[number]
-            correction = np.clip(0.5 * np.log((made + 0.1) / (aim + 0.1)), -1.0, 1.0)
-            stay = np.clip(self.state.stay[number] + correction, *_STAY)
-            self.state.stay[number] = np.float32(stay)
-
     def _learn(
         self,
         decoded: Decoded,
@@ -290,7 +209,7 @@ class Training:
         decay = settings.baseline_decay
         if learnable.any():
             state.baseline = float(decay * state.baseline + (1 - decay) * reward[learnable].mean())
-        rows = _extremes(advantage, settings.update_samples)
+        rows = extremes(advantage, settings.update_samples)
         weight = advantage[rows]
         imitated = np.arange(count, len(decoded.devices))
         if imitated.size:
@@ -318,30 +237,3 @@ class Training:
 def tensors(conditions: Conditions) -> Conditions:
     """The same with tensors for arrays."""
     return Conditions(*(tf.constant(array) for array in conditions))
-
-
-def numbered_by_first_use(devices: np.ndarray, symmetry: np.ndarray) -> np.ndarray:
-    """int32[B, G] placements with identical devices exchanged so that each class is used in order.
-
-    Args:
-      devices: int32[B, G].
-      symmetry: int32[D], as GroupFeatures.symmetry.
-    """
-    result = np.array(devices, np.int32)
-    for row in result:
-        renamed = np.arange(len(symmetry), dtype=np.int32)
-        for number in np.unique(symmetry):
-            members = np.flatnonzero(symmetry == number)
-            used = [d for d in dict.fromkeys(row.tolist()) if symmetry[d] == number]
-            renamed[used + [d for d in members if d not in used]] = members
-        row[:] = renamed[row]
-    return result
-
-
-def _extremes(advantage: np.ndarray, count: int) -> np.ndarray:
-    """Rows of the best and the worst samples, `count` in all, in order of row."""
-    if count >= advantage.size:
-        return np.arange(advantage.size)
-    order = np.argsort(-advantage, kind="stable")
-    best = (count + 1) // 2
-    return np.sort(np.concatenate([order[:best], order[advantage.size - (count - best) :]]))

@@ -14,8 +14,9 @@ from placer import devices
 from placer.errors import PlacerError
 from placer.placers.progress import Progress
 from placer.policy import PolicySettings, train
+from placer.policy.features import numbered_by_first_use
 from placer.policy.rewards import advantages, rewards
-from placer.policy.train import Training, numbered_by_first_use
+from placer.policy.train import Training
 from placer.policy.windows import Windows
 from placer.search import Budget, Search
 from placer.simulator import Evaluation
