@@ -57,7 +57,7 @@ def colocation_groups(
     names the other, or both name the same absent op; if one hands the other a resource or a
     reference. Ops of one outermost while frame are kept together too, which TensorFlow does not
     ask: a loop that spans devices synchronises them on every iteration. Those without a device
-    join the first that has one.
+    join the first that has one, unless it is a CPU and they have kernels for GPUs.
 
     Args:
       graph_def: N nodes.
@@ -107,11 +107,12 @@ def _join_frames(
     for i in sorted(inside, key=lambda i: sets.find(i) not in wishes):
         root = sets.find(i)
         wish = wishes.get(root, {})
-        # Ops that the user put on different devices stay apart, and ops that only a CPU can run
-        # do not pull the loop to the CPU.
+        # Ops that the user put on different devices stay apart, and neither ops that only a CPU can
+        # run nor ops that the user put on a CPU pull the rest of the loop there.
         frame, on_gpu = frames[i][0], bool(kernels[root][1])
         other = sets.find(first.setdefault((frame, tuple(sorted(wish.items())), on_gpu), i))
-        first.setdefault((frame, (), on_gpu), i)
+        if not (on_gpu and wish.get("type") == "CPU"):
+            first.setdefault((frame, (), on_gpu), i)
         both = kernels[root] & kernels[other]
         kind = wishes.get(other, {}).get("type")
         if both[KERNEL_TYPES.index(kind)] if kind in KERNEL_TYPES else both.any():

@@ -176,7 +176,7 @@ def _groups_of_loop(found: OpGraph) -> dict[int, set[str]]:
     return groups
 
 
-@pytest.mark.parametrize("device", ["", "/device:GPU:1", "/cpu:0", "/job:localhost", "/job:*"])
+@pytest.mark.parametrize("device", ["", "/device:GPU:1", "/job:localhost", "/job:*"])
 @pytest.mark.parametrize("op", ["first", "sum", "Merge"])
 def test_a_loop_follows_its_op_that_has_a_device(device: str, op: str) -> None:
     problem = prepare(_v1_loop({op: device}), None, "k80:2").problem
@@ -184,6 +184,15 @@ def test_a_loop_follows_its_op_that_has_a_device(device: str, op: str) -> None:
     if device == "/device:GPU:1":
         at = problem.graph.names.index("loop/second")
         assert np.flatnonzero(problem.allowed[at]).tolist() == [2]
+
+
+def test_an_op_on_the_cpu_does_not_take_its_loop_there() -> None:
+    problem = prepare(_v1_loop({"first": "/cpu:0"}), None, "k80:2").problem
+    groups = _groups_of_loop(problem.graph)
+    assert len(groups) == 2
+    assert {"first"} in groups.values()
+    at = problem.graph.names.index("loop/second")
+    assert np.flatnonzero(problem.allowed[at]).tolist() == [0, 1, 2]
 
 
 def test_ops_of_a_loop_on_different_devices_stay_apart() -> None:
