@@ -103,7 +103,7 @@ def layered_problem(num_ops: int, topology: Topology, seed: int = 0) -> Placemen
     kind = np.concatenate([np.full(COLUMNS, 2), np.where(other >= 0, 0, 1)]).astype(np.int32)
     weight = kind == 2
     nbytes = np.where(weight, _WEIGHT_BYTES, _TENSOR_BYTES).astype(np.int64)
-    shape = np.zeros((total, MAX_RANK), np.int32)
+    shape = np.zeros((total, MAX_RANK), np.int64)
     shape[:, 0] = np.where(weight, UNITS, ROWS)
     shape[:, 1] = UNITS
     last = np.zeros(total, bool)
