@@ -111,10 +111,9 @@ class Walk:
 
     def _try(self, operator: int, atoms: np.ndarray, devices: np.ndarray, segment: Segment) -> None:
         fits_now = np.isfinite(self.current_seconds)
-        slack, threshold = 0.0, np.inf
+        threshold = np.inf
         if fits_now:
-            slack = self.current_seconds * segment.temperature * self._rng.exponential()
-            threshold = self.current_seconds + slack
+            threshold = self.current_seconds * (1 + segment.temperature * self._rng.exponential())
         proposal = self.current.copy()
         proposal[atoms] = devices
         transfers: float | None = None

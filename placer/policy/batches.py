@@ -6,6 +6,8 @@ either come in levels of reluctance to change, which are steered to so many chan
 
 from __future__ import annotations
 
+import abc
+
 import numpy as np
 
 from placer.policy.features import GroupFeatures, numbered_by_first_use
@@ -20,7 +22,7 @@ _STAY = (-5.0, 15.0)
 _SMALLEST_WINDOW = 8
 
 
-class BatchKind:
+class BatchKind(abc.ABC):
     """One kind of batch.
 
     Attributes:
@@ -37,20 +39,20 @@ class BatchKind:
         self.part = part
         self.groups = groups
 
+    @abc.abstractmethod
     def conditions(self, state: TrainingState, rng: np.random.Generator) -> Conditions:
         """What a batch is decoded under, B samples and perhaps more rows that are forced.
 
         Sample i is of level i % settings.levels; those of one level are compared with each other.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _aims(self, groups: int) -> np.ndarray:
         """float64[levels]: changes that each level is to make among so many groups, rising."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _changes(self, devices: np.ndarray, conditions: Conditions) -> np.ndarray:
         """int[B]: changes that placements, int32[B, G], make."""
-        raise NotImplementedError
 
     def levels(self) -> np.ndarray:
         """int[B]: the level of each sample."""

@@ -161,12 +161,12 @@ class Runner:
         """
         self._set_source(source)
         self.best_seconds = float("inf")
-        if self._answers_due:
-            self._restart()
-            return
-        self._answers_due = True
+        stale, self._answers_due = self._answers_due, True
         try:
-            self._load_program()
+            if stale:
+                self._restart()
+            else:
+                self._load_program()
         except _Fault:
             self._restart()
         self._answers_due = False
@@ -333,7 +333,6 @@ class Runner:
         self._receive(self._settings.build_timeout_seconds, "loading the graph")
 
     def _restart(self) -> None:
-        self._answers_due = True
         self._tree.kill_all()
         for attempt in range(self._settings.attempts):
             try:
@@ -343,7 +342,6 @@ class Runner:
                     raise
                 self._tree.kill_all()
             else:
-                self._answers_due = False
                 return
 
     def _attempt(

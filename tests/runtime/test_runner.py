@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,7 +134,10 @@ def test_a_dead_supervisor_is_an_error_in_one_line(chains: GraphSource) -> None:
         assert wait_until(lambda: not any(alive(pid) for pid in workers))
 
 
-def test_ctrl_c_leaves_no_answers_for_the_next_placement(chains: GraphSource) -> None:
+@pytest.mark.parametrize("faults", [0, 1])
+def test_ctrl_c_leaves_no_answers_for_the_next_placement(
+    chains: GraphSource, faults: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next measurement is of the next placement: what ran says where."""
 
     def interrupt(*_: object) -> None:
@@ -142,9 +146,21 @@ def test_ctrl_c_leaves_no_answers_for_the_next_placement(chains: GraphSource) ->
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with open_runner("workers:2", chains, RunnerSettings(disturbance_ratio=0.0)) as runner:
-            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            attempt, begun = runner._attempt, []
+
+            def interrupted(*arguments: Any) -> Any:
+                begun.append(arguments)
+                if len(begun) <= faults:
+                    os.kill(runner.worker_pids[0], signal.SIGKILL)
+                else:
+                    signal.setitimer(signal.ITIMER_REAL, 0.5)
+                return attempt(*arguments)
+
+            monkeypatch.setattr(runner, "_attempt", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 runner.measure(everywhere(chains, 0), LONG)
+            assert len(begun) == faults + 1
+            monkeypatch.undo()
             measured = runner.measure(everywhere(chains, 1), STEPS, keep_step_stats=True)
             assert len(measured.steps) == STEPS.steps
             assert measured.run_metadata is not None
