@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placer.costs import profile_from_steps, profiled_costs
+from placer.costs import merged, profile_from_steps, profiled_costs
 from placer.pipeline import Prepared
 from placer.problem import PlacementProblem
 from placer.protos import profile_pb2
@@ -42,11 +42,13 @@ class Judge:
     Attributes:
       evaluator: what the search evaluates proposals with.
       simulator: what predicts step times and memory.
+      problem: what the simulator simulates; None: the problem of the search.
     """
 
     def __init__(self, evaluator: Evaluator, simulator: Simulator) -> None:
         self.evaluator = evaluator
         self.simulator = simulator
+        self.problem: PlacementProblem | None = None
 
     def begin(self, search: Search) -> None:
         """Is told of the search before it starts."""
@@ -112,7 +114,8 @@ class _Both(_Measured):
     def run(self, search: Search, method: Callable[[Search], None]) -> None:
         if search.stopped():
             return
-        problem = self._with_costs(search.problem, profile(self._runner, search.problem, steps=3))
+        known = profile(self._runner, search.problem, steps=3)
+        problem = self._with_costs(search.problem, known)
         scale = 1.0
         rounds = _ROUNDS
         if search.remaining < float("inf"):
@@ -125,7 +128,7 @@ class _Both(_Measured):
             corrected = dataclasses.replace(
                 problem, topology=problem.topology.with_scaled_links(scale)
             )
-            self.simulator = build_simulator(corrected)
+            self.problem, self.simulator = corrected, build_simulator(corrected)
             share = 0.7 * search.remaining / (rounds - round_number)
             left = search.budget.evaluations - search.evaluations
             child = Search(
@@ -151,7 +154,8 @@ class _Both(_Measured):
             steps = [step for of_best in traced.values() for step in of_best]
             if steps:
                 found = profile_from_steps(problem.graph, problem.topology, steps)
-                problem = self._with_costs(search.problem, found)
+                known = merged(known, found)
+                problem = self._with_costs(search.problem, known)
 
     def _with_costs(
         self, problem: PlacementProblem, profiled: profile_pb2.GraphProfile
@@ -192,7 +196,7 @@ def open_reward(reward: str, prepared: Prepared, simulator: Simulator) -> Iterat
     if reward == "simulate":
         yield Judge(simulator, simulator)
         return
-    with open_runner(prepared.devices, prepared.source) as runner:
+    with open_runner(prepared.devices, prepared.to_run) as runner:
         evaluator = MeasuredEvaluator(runner, simulator, QUICK)
         if reward == "measure":
             yield _Measured(evaluator, simulator)

@@ -3,7 +3,13 @@
 from placer.costs.analytical import analytical_costs
 from placer.costs.op_costs import CostOrigin, OpCosts
 from placer.costs.peak import operations_per_second
-from placer.costs.profiles import load_profile, profile_from_steps, profiled_costs, save_profile
+from placer.costs.profiles import (
+    load_profile,
+    merged,
+    profile_from_steps,
+    profiled_costs,
+    save_profile,
+)
 from placer.costs.summary import CostSummary, describe
 
 __all__ = [
@@ -13,6 +19,7 @@ __all__ = [
     "analytical_costs",
     "describe",
     "load_profile",
+    "merged",
     "operations_per_second",
     "profile_from_steps",
     "profiled_costs",

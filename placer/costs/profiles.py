@@ -5,22 +5,34 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from tensorflow.core.framework import step_stats_pb2
 from tensorflow.core.protobuf import config_pb2
 
+from placer.costs.functions import BRANCHES, CALLS, WHILES
 from placer.costs.op_costs import CostOrigin, OpCosts
 from placer.costs.trip_counts import FROM_CALLER, FROM_PROFILE, runs_in_frames
 from placer.devices import Device, Topology
 from placer.errors import PlacerError
 from placer.files import read_proto, write_atomically
 from placer.graph.colocation import frame_paths
+from placer.graph.kernels import op_def
 from placer.graph.op_graph import OpGraph
 from placer.graph.source import GraphSource
 from placer.protos import profile_pb2
 from placer.step_times import begin_nanoseconds, duration_nanoseconds
 
+_CALLING = CALLS | WHILES | BRANCHES
+# Fields of a device's profile that have a value for each op.
+_PER_OP = (
+    "mean_seconds",
+    "stddev_seconds",
+    "runs_per_step",
+    "output_bytes",
+    "temporary_bytes",
+)
 _STREAMS = "/stream:"
 _ALL_STREAMS = "/stream:all"
 # Ops that Grappler costs at a nanosecond a run say nothing about how far its costs are off.
@@ -43,8 +55,9 @@ def profile_from_steps(
     """Means per op and device model of several traced steps (RunOptions FULL_TRACE).
 
     An op's time in a step is that of all its executions, on whichever devices of the model they
-    were. On an executor thread's device (`placer.devices.Device`), ops that ran at the same time
-    took turns on one core, and each counts with its part of the time. Ops that TensorFlow makes
+    were. On a device with executor threads (`placer.devices.Device`), ops that ran at the same time
+    took turns on one core, and each counts with its part of the time, less what the device's
+    contention adds to it while its neighbours ran ops. Ops that TensorFlow makes
     out of a function call or functional loop ("call/op") count as that call. On a GPU the kernels'
     times on its streams are taken where the trace has them: the host merely launches them.
 
@@ -57,16 +70,31 @@ def profile_from_steps(
       PlacerError: if the step stats hold none of the graph's ops.
     """
     index = {name: i for i, name in enumerate(graph.names)}
+    # Ops of no known type call functions by their names.
+    calls = {
+        name
+        for name, op_type in zip(graph.names, graph.op_type, strict=True)
+        if graph.op_types[op_type] in _CALLING or op_def(graph.op_types[op_type]) is None
+    }
     devices = {d.name: d for d in topology.devices}
-    totals: list[dict[tuple[str, int], _Totals]] = [_step(m, index, devices) for m in steps]
+    contention = topology.contention
+    totals: list[dict[tuple[str, int], _Totals]] = [
+        _step(m, index, calls, devices, contention) for m in steps
+    ]
     profile = profile_pb2.GraphProfile(graph_fingerprint=graph.fingerprint)
+    ran_in = [{op for _, op in step} for step in totals]
     for model in dict.fromkeys(m.name for m in topology.models):
         ops = sorted({op for step in totals for name, op in step if name == model})
         if not ops:
             continue
         part = profile.devices.add(model=model, steps=len(steps))
         for op in ops:
-            seen = [step.get((model, op), _Totals()) for step in totals]
+            # Steps in which it did not run count with 0, unless it ran on another model in them.
+            seen = [
+                step.get((model, op), _Totals())
+                for step, ran in zip(totals, ran_in, strict=True)
+                if (model, op) in step or op not in ran
+            ]
             seconds = np.array([s.seconds for s in seen])
             part.ops.append(graph.names[op])
             part.mean_seconds.append(float(seconds.mean()))
@@ -82,24 +110,49 @@ def profile_from_steps(
     return profile
 
 
+@dataclasses.dataclass(frozen=True)
+class _Ran:
+    """The graph's ops that one device, or the streams of a GPU, ran in a step."""
+
+    device: Device
+    stream: bool
+    stats: Sequence[step_stats_pb2.NodeExecStats]
+    ops: Sequence[int]
+    begins: np.ndarray  # int64[M], nanoseconds
+    durations: np.ndarray  # int64[M], nanoseconds
+
+    def spans(self, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """Begins, in seconds since `first` nanoseconds, and durations, in seconds."""
+        return 1e-9 * (self.begins - first), 1e-9 * self.durations
+
+
 def _step(
-    metadata: config_pb2.RunMetadata, index: dict[str, int], devices: dict[str, Device]
+    metadata: config_pb2.RunMetadata,
+    index: dict[str, int],
+    calls: set[str],
+    devices: dict[str, Device],
+    contention: np.ndarray,
 ) -> dict[tuple[str, int], _Totals]:
     """What each op did in one step, by device model and op number."""
     totals: dict[tuple[str, int], _Totals] = {}
     kernels: dict[tuple[str, int], float] = {}
-    for device in metadata.step_stats.dev_stats:
-        name, stream, _ = device.device.partition(_STREAMS)
-        if name not in devices or (stream and not device.device.endswith(_ALL_STREAMS)):
-            continue
-        model = devices[name].model.name
-        known = ((stats, _op_of(stats.node_name, index)) for stats in device.node_stats)
-        ran = [(stats, op) for stats, op in known if op is not None]
-        durations = 1e-9 * np.array([duration_nanoseconds(stats) for stats, _ in ran])
-        if ran and devices[name].executor_thread:
-            starts = np.array([begin_nanoseconds(stats) for stats, _ in ran])
-            durations = shared_seconds(1e-9 * (starts - starts.min()), durations)
-        for (stats, op), duration in zip(ran, durations.tolist(), strict=True):
+    numbers = {name: i for i, name in enumerate(devices)}
+    step = list(_ran_in(metadata, index, calls, devices))
+    executors = {numbers[ran.device.name]: ran for ran in step if ran.device.executor_threads}
+    # Relative to the first, for nanoseconds since 1970 do not fit a float64.
+    first = min((int(ran.begins.min()) for ran in executors.values()), default=0)
+    for ran in step:
+        model, stream = ran.device.model.name, ran.stream
+        durations = 1e-9 * ran.durations
+        if ran.device.executor_threads:
+            slowing = contention[numbers[ran.device.name]]
+            neighbours = [
+                (slowing[other], *executors[other].spans(first))
+                for other in executors
+                if slowing[other] > 0
+            ]
+            durations = core_seconds(*ran.spans(first), neighbours)
+        for stats, op, duration in zip(ran.stats, ran.ops, durations.tolist(), strict=True):
             if stream:
                 kernels[model, op] = kernels.get((model, op), 0.0) + duration
                 continue
@@ -116,36 +169,110 @@ def _step(
     return totals
 
 
-def _op_of(node_name: str, index: dict[str, int]) -> int | None:
-    """The graph's op that a name in step stats stands for, or None (_Send, _Recv...)."""
+def _ran_in(
+    metadata: config_pb2.RunMetadata,
+    index: dict[str, int],
+    calls: set[str],
+    devices: dict[str, Device],
+) -> Iterator[_Ran]:
+    ran: dict[tuple[str, bool], list[tuple[step_stats_pb2.NodeExecStats, int]]] = {}
+    for device in metadata.step_stats.dev_stats:
+        name, stream, _ = device.device.partition(_STREAMS)
+        if name not in devices or (stream and not device.device.endswith(_ALL_STREAMS)):
+            continue
+        for stats in device.node_stats:
+            op = _op_of(stats.node_name, index, calls)
+            if op is not None:
+                ran.setdefault((name, bool(stream)), []).append((stats, op))
+    for (name, is_stream), found in ran.items():
+        yield _Ran(
+            devices[name],
+            is_stream,
+            [stats for stats, _ in found],
+            [op for _, op in found],
+            np.array([begin_nanoseconds(stats) for stats, _ in found], np.int64),
+            np.array([duration_nanoseconds(stats) for stats, _ in found], np.int64),
+        )
+
+
+def _op_of(node_name: str, index: dict[str, int], calls: set[str]) -> int | None:
+    """The graph's op that a name in step stats stands for, or None.
+
+    Names that extend a call's are of ops in its function. Names that extend another op's are of
+    what TensorFlow added, such as the Identity behind a control edge between devices.
+    """
     name = node_name.partition(":")[0]
-    while name:
-        if name in index:
+    if name in index:
+        return index[name]
+    while name := name.rpartition("/")[0]:
+        if name in calls:
             return index[name]
-        name = name.rpartition("/")[0]
     return None
 
 
-def shared_seconds(starts: np.ndarray, durations: np.ndarray) -> np.ndarray:
-    """Processor time of computations on one core, which takes turns with those under way.
+def core_seconds(
+    starts: np.ndarray,
+    durations: np.ndarray,
+    neighbours: Sequence[tuple[float, np.ndarray, np.ndarray]] = (),
+) -> np.ndarray:
+    """What computations on one core would have taken it alone.
+
+    Those under way take turns on the core, and cores that work at the same time slow it.
 
     Args:
       starts: float64[M], when each began, in seconds.
       durations: float64[M], how long each took on the clock.
+      neighbours: for each other core, by what fraction it slows this one while it works, and the
+        starts and durations of its computations.
 
     Returns:
-      float64[M]: the integral of 1 / (computations under way) over each; their sum is the time in
-      which any was.
+      float64[M]: the integral of 1 / (computations under way * (1 + contention of the neighbours
+      at work)) over each. Without neighbours their sum is the time in which any was under way.
     """
     ends = starts + durations
-    times = np.unique(np.concatenate([starts, ends]))
-    first, last = np.searchsorted(times, starts), np.searchsorted(times, ends)
+    edges = [starts, ends]
+    for _, begins, lengths in neighbours:
+        edges += [begins, begins + lengths]
+    times = np.unique(np.concatenate(edges))
+    factor = np.maximum(_under_way(times, starts, ends), 1).astype(np.float64)
+    slowed = np.ones_like(factor)
+    for contention, begins, lengths in neighbours:
+        slowed += contention * (_under_way(times, begins, begins + lengths) > 0)
+    parts = np.concatenate([[0.0], np.cumsum(np.diff(times) / (factor * slowed))])
+    return parts[np.searchsorted(times, ends)] - parts[np.searchsorted(times, starts)]
+
+
+def _under_way(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """int64[T - 1]: how many are under way between each two of T times that hold all ends."""
     changes = np.zeros(len(times), np.int64)
-    np.add.at(changes, first, 1)
-    np.add.at(changes, last, -1)
-    under_way = np.cumsum(changes)[:-1]
-    parts = np.concatenate([[0.0], np.cumsum(np.diff(times) / np.maximum(under_way, 1))])
-    return parts[last] - parts[first]
+    np.add.at(changes, np.searchsorted(times, starts), 1)
+    np.add.at(changes, np.searchsorted(times, ends), -1)
+    return np.cumsum(changes)[:-1]
+
+
+def merged(
+    profile: profile_pb2.GraphProfile, newer: profile_pb2.GraphProfile
+) -> profile_pb2.GraphProfile:
+    """A profile with what another of the same graph has newer figures of, by model and op."""
+    result = profile_pb2.GraphProfile(graph_fingerprint=newer.graph_fingerprint)
+    by_model = {part.model: part for part in newer.devices}
+    for part in profile.devices:
+        update = by_model.pop(part.model, None)
+        added = result.devices.add()
+        if update is None:
+            added.CopyFrom(part)
+            continue
+        added.CopyFrom(update)
+        known = set(update.ops)
+        for i, op in enumerate(part.ops):
+            if op in known:
+                continue
+            added.ops.append(op)
+            for field in _PER_OP:
+                getattr(added, field).append(getattr(part, field)[i])
+    for part in by_model.values():
+        result.devices.add().CopyFrom(part)
+    return result
 
 
 def save_profile(profile: profile_pb2.GraphProfile, path: str | os.PathLike[str]) -> None:

@@ -31,6 +31,8 @@ LOOPBACK = Link(
     receive_cpu_seconds=4e-5,
     receive_cpu_seconds_per_byte=3.3e-10,
 )
+# By what fraction two workers slow each other, before it has been measured.
+_CONTENTION = 0.1
 # Logical devices of one process share memory: TensorFlow copies no bytes between CPUs.
 _IN_PROCESS = Link(5e-6, 1e11, Sharing.PAIR)
 _LAUNCH_SECONDS = 5e-6
@@ -151,6 +153,15 @@ def _gpu_model(device: object) -> DeviceModel:
     )
 
 
+def worker_threads(cores: int) -> int:
+    """Threads that run ops on a worker of so many cores: one more.
+
+    Requests for tensors join the queue of the ops; the thread more answers them while ops run
+    (see `placer.runtime.worker.start_server`).
+    """
+    return cores + 1
+
+
 def workers(count: int, hosts: tuple[str, ...] = ()) -> Topology:
     """`count` single-core TensorFlow gRPC workers, each one device.
 
@@ -181,7 +192,8 @@ def workers(count: int, hosts: tuple[str, ...] = ()) -> Topology:
             # Workers share the machine's memory; a tenth is left for what else runs.
             int(0.9 * model.memory_bytes) // share,
             # What runs elsewhere may have more threads and cores.
-            executor_thread=not hosts,
+            executor_threads=0 if hosts else worker_threads(1),
+            contention=0.0 if hosts else _CONTENTION,
         )
         for i in range(count)
     )

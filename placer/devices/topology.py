@@ -12,6 +12,9 @@ from placer.devices.names import DEVICE_NAME, parse_device_spec
 from placer.errors import PlacerError
 from placer.protos import topology_pb2
 
+# More than any worker has; the native simulator has the same limit.
+MAX_EXECUTOR_THREADS = 256
+
 
 @dataclasses.dataclass(frozen=True)
 class DeviceModel:
@@ -83,8 +86,10 @@ class LinkRule:
 class Device:
     """One device of a topology. `memory_bytes` is its limit; `concurrency` ops run at a time.
 
-    `executor_thread`: its ops are run on one core, in the order of a thread of TensorFlow's
-    executor, and transfers share that core (see `placer.simulator`); `concurrency` is 1 then.
+    `executor_threads`: if not 0, so many threads of TensorFlow's executor run its ops on one core,
+    which transfers share (see `placer.simulator`); `concurrency` is 1 then. `contention`: by
+    what fraction each other such device of the host slows them while it works, for cores share
+    caches and memory.
     """
 
     name: str
@@ -92,7 +97,8 @@ class Device:
     host: int
     memory_bytes: int
     concurrency: int = 1
-    executor_thread: bool = False
+    executor_threads: int = 0
+    contention: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,10 +163,18 @@ class Topology:
                     f"topology {self.name!r}: device {device.name!r} needs memory_bytes > 0 "
                     f"and concurrency >= 1, has {device.memory_bytes} and {device.concurrency}"
                 )
-            if device.executor_thread and device.concurrency != 1:
+            if not 0 <= device.executor_threads <= MAX_EXECUTOR_THREADS or not (
+                0 <= device.contention < float("inf")
+            ):
                 raise PlacerError(
-                    f"topology {self.name!r}: device {device.name!r} is one executor thread; "
-                    f"its concurrency must be 1, not {device.concurrency}"
+                    f"topology {self.name!r}: device {device.name!r} needs executor_threads of 0 "
+                    f"to {MAX_EXECUTOR_THREADS} and contention >= 0, has "
+                    f"{device.executor_threads} and {device.contention}"
+                )
+            if device.executor_threads and device.concurrency != 1:
+                raise PlacerError(
+                    f"topology {self.name!r}: device {device.name!r} has executor threads, which "
+                    f"share one core; its concurrency must be 1, not {device.concurrency}"
                 )
         if not 0 <= self.client < len(names):
             raise PlacerError(f"topology {self.name!r}: client {self.client} is not a device")
@@ -205,6 +219,15 @@ class Topology:
     def memory_bytes(self) -> np.ndarray:
         """int64[D]."""
         return np.array([d.memory_bytes for d in self.devices], np.int64)
+
+    @property
+    def contention(self) -> np.ndarray:
+        """float64[D, D]: by what fraction a device (row) is slowed while another (column) works."""
+        hosts = np.array([d.host for d in self.devices])
+        executors = np.array([d.executor_threads > 0 for d in self.devices])
+        near = (hosts[:, None] == hosts[None, :]) & executors[:, None] & executors[None, :]
+        np.fill_diagonal(near, False)
+        return near * np.array([d.contention for d in self.devices])[:, None]
 
     @property
     def accelerators(self) -> tuple[int, ...]:
@@ -306,7 +329,8 @@ class Topology:
         """int32[D]: devices with equal numbers may be exchanged without changing a step time.
 
         Devices are in one class if they have the same model and memory, run as many ops in the same
-        way, lie on one host, and see the same link costs to and from every other device.
+        way and are slowed alike, lie on one host, see the same link costs to and from every other
+        device, and share their links' channels in the same way.
         """
         arrays = self.links()
         costs = np.stack(
@@ -319,6 +343,9 @@ class Topology:
                 arrays.receive_cpu_per_byte,
             ]
         )
+        occurrences = np.bincount(
+            arrays.channels[arrays.channels >= 0], minlength=arrays.num_channels
+        )
         classes = np.full(self.num_devices, -1, np.int32)
         for i, device in enumerate(self.devices):
             for j in range(i):
@@ -329,7 +356,9 @@ class Topology:
                     continue
                 swap = np.arange(self.num_devices)
                 swap[[i, j]] = swap[[j, i]]
-                if np.array_equal(costs, costs[:, swap][:, :, swap]):
+                if np.array_equal(costs, costs[:, swap][:, :, swap]) and (
+                    _shared_alike(arrays.channels, occurrences, i, j)
+                ):
                     classes[i] = classes[j]
                     break
             if classes[i] < 0:
@@ -369,6 +398,35 @@ class Topology:
             for rule in self.link_rules
         )
         return dataclasses.replace(self, link_rules=rules)
+
+
+def _shared_alike(channels: np.ndarray, occurrences: np.ndarray, i: int, j: int) -> bool:
+    """Whether exchanging devices i and j only renames the channels that their links occupy.
+
+    Args:
+      channels: int32[D, D, 2] of LinkArrays.
+      occurrences: int64[C], how often each channel occurs there.
+      i, j: devices.
+    """
+    every = np.arange(len(channels))
+    others = every[(every != i) & (every != j)]
+    rows = np.concatenate([np.full_like(every, i), np.full_like(every, j), others, others])
+    columns = np.concatenate([every, every, np.full_like(others, i), np.full_like(others, j)])
+    swap = every.copy()
+    swap[[i, j]] = j, i
+    before = channels[rows, columns].reshape(-1)
+    after = channels[swap[rows], swap[columns]].reshape(-1)
+    if not np.array_equal(before < 0, after < 0):
+        return False
+    before, after = before[before >= 0], after[after >= 0]
+    name, back = np.full((2, len(occurrences)), -1)
+    name[before], back[after] = after, before
+    if not (np.array_equal(name[before], after) and np.array_equal(back[after], before)):
+        return False
+    # Channels that other links occupy too keep their names.
+    elsewhere = occurrences - np.bincount(before, minlength=len(occurrences))
+    kept = elsewhere[before] > 0
+    return np.array_equal(after[kept], before[kept])
 
 
 def first_cpu(devices: Sequence[Device]) -> int:

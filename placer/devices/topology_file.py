@@ -64,7 +64,8 @@ def topology_to_proto(topology: Topology) -> topology_pb2.Topology:
             host=d.host,
             memory_bytes=d.memory_bytes,
             concurrency=d.concurrency,
-            executor_thread=d.executor_thread,
+            executor_threads=d.executor_threads,
+            contention=d.contention,
         )
     for r in topology.link_rules:
         link = dataclasses.asdict(r.link)
@@ -99,7 +100,8 @@ def topology_from_proto(proto: topology_pb2.Topology, where: str = "topology") -
                 d.host,
                 d.memory_bytes or model.memory_bytes,
                 d.concurrency or 1,
-                d.executor_thread,
+                d.executor_threads,
+                d.contention,
             )
         )
     rules = tuple(_link_rule(r, where) for r in proto.links)

@@ -2,7 +2,7 @@
 
 The model that is fitted is the simulator's (`placer.devices.Link`). Moving `b` bytes costs the
 sender's processor `s0 + s1 b` seconds, the wire `w0 + w1 b` and the receiver's processor
-`r0 + r1 b`: one after another, or at the same time between devices that are executor threads (see
+`r0 + r1 b`: one after another, or at the same time between devices with executor threads (see
 `placer.simulator`). Three experiments tell the parts apart, each at several sizes, and each a
 difference of two placements of one graph, so that what they share cancels:
 
@@ -10,6 +10,10 @@ difference of two placements of one graph, so that what they share cancels:
   longest of the three;
 - transfers next to a long computation on the sender cost its processor send each;
 - transfers next to a long computation on the receiver cost its processor receive each.
+
+Devices with executor threads on one host share its caches and memory. By what fraction one slows
+another (their contention) is how much longer a step takes in which both run a chain of matrix
+products than one in which one of them does. The first two on one host stand for all.
 
 Processor time is read from the clock of the worker's process, which other processes do not add
 to; where workers run elsewhere, the delay of the computation stands for it.
@@ -41,6 +45,14 @@ _MIN_HOPS, _MAX_HOPS = 2, 16
 # Transfers next to a computation should take about this long together.
 _BURST_SECONDS = 0.03
 _MAX_BURST = 48
+# The chain that contention is measured with: products of activations of so many rows and square
+# weights, of which so many take turns. They stand for a recurrent layer at batch 32: the weights
+# come from memory each time, at about 16 operations a byte. Layers with more operations a byte slow
+# each other less.
+_CHAIN_ROWS, _CHAIN_SIZE, _CHAIN_WEIGHTS, _CHAIN_PRODUCTS = 32, 1024, 8, 48
+_CHAIN_SECONDS = 0.1
+# Two ends that slow each other by more cannot be told apart.
+_MOST_CONTENTION = 0.9
 # No link is faster than memory; a fit that finds no cost a byte gets this.
 _FASTEST_BYTES_PER_SECOND = 1e12
 
@@ -117,7 +129,8 @@ def calibrate(
     """Measures the devices of a topology.
 
     One pair of devices, in both directions, stands for each link rule; each device model has its
-    launch overhead measured on its first device.
+    launch overhead measured on its first device, and contention on the first pair of devices that
+    may slow each other.
 
     Args:
       runner_of: opens a runner of a graph on the topology; it is closed again.
@@ -140,19 +153,34 @@ def calibrate(
             models[model] = dataclasses.replace(
                 model, launch_seconds=launch, source="measured by placer calibrate"
             )
+        contention = None
+        neighbours = _neighbours(topology)
+        if neighbours is not None:
+            contention = _contention(runner, *neighbours)
+            a, b = (topology.device_names[i] for i in neighbours)
+            report(f"{a}, {b}: {100 * contention:.1f} % slower while the other computes")
         rules, samples = [], []
         for rule, pair in representatives(topology):
             measured = []
             for source, target in (pair, pair[::-1]):
                 measured += _measure_link(runner, source, target, sizes)
-            overlap = all(topology.devices[i].executor_thread for i in pair)
-            link, fitted = fit_link(rule.link, measured, overlap)
+            overlap = all(topology.devices[i].executor_threads > 0 for i in pair)
+            link, fitted = fit_link(rule.link, measured, overlap, contention or 0.0)
             report(_describe(link, topology.device_names[pair[0]], topology.device_names[pair[1]]))
             rules.append(dataclasses.replace(rule, link=link))
             samples += fitted
     calibrated = dataclasses.replace(
         topology,
-        devices=tuple(dataclasses.replace(d, model=models[d.model]) for d in topology.devices),
+        devices=tuple(
+            dataclasses.replace(
+                d,
+                model=models[d.model],
+                contention=d.contention
+                if contention is None or not d.executor_threads
+                else contention,
+            )
+            for d in topology.devices
+        ),
         link_rules=tuple(rules) or topology.link_rules,
     )
     return Calibration(calibrated, tuple(samples))
@@ -287,6 +315,47 @@ def _burst(size: int, transfers: int, products: int) -> tuple[GraphSource, np.nd
     return made.finish()
 
 
+def _neighbours(topology: Topology) -> tuple[int, int] | None:
+    """The first two devices with executor threads on one host, if there are any."""
+    devices = topology.devices
+    for j, b in enumerate(devices):
+        for i, a in enumerate(devices[:j]):
+            if a.executor_threads and b.executor_threads and a.host == b.host:
+                return i, j
+    return None
+
+
+def _chains(roles: Sequence[int]) -> tuple[GraphSource, np.ndarray]:
+    """Independent chains of matrix products, one for each of some roles."""
+    made = _Graph()
+    with made.graph.as_default():
+        for role in roles:
+            weights = [
+                tf.constant(1.0 / _CHAIN_SIZE, tf.float32, [_CHAIN_SIZE, _CHAIN_SIZE])
+                for _ in range(_CHAIN_WEIGHTS)
+            ]
+            value = tf.constant(1.0, tf.float32, [_CHAIN_ROWS, _CHAIN_SIZE])
+            made.place(role, value, *weights)
+            for i in range(_CHAIN_PRODUCTS):
+                value = tf.matmul(value, weights[i % _CHAIN_WEIGHTS])
+                made.place(role, value)
+            made.ends.append(value.op)
+    return made.finish()
+
+
+def _contention(runner: Runner, first: int, second: int) -> float:
+    """By what fraction a device is slowed while another computes, at least 0."""
+    seconds = []
+    # The step ends on `first` either way, so that what a step costs besides is in both.
+    for chains in ((1,), (0, 1)):
+        graph, roles = _chains(chains)
+        runner.load(graph)
+        placement = np.where(roles == 1, second, first)
+        seconds.append(_seconds(runner, placement, _CHAIN_SECONDS))
+    alone, beside = seconds
+    return max(0.0, beside / alone - 1)
+
+
 def _measure_link(runner: Runner, source: int, target: int, sizes: Sequence[int]) -> list[Sample]:
     names = runner.topology.device_names[source], runner.topology.device_names[target]
     samples = []
@@ -320,7 +389,7 @@ def _measure_link(runner: Runner, source: int, target: int, sizes: Sequence[int]
 
 
 def fit_link(
-    link: Link, samples: Sequence[Sample], overlap: bool = False
+    link: Link, samples: Sequence[Sample], overlap: bool = False, contention: float = 0.0
 ) -> tuple[Link, list[Sample]]:
     """Fits the link model to samples.
 
@@ -332,6 +401,8 @@ def fit_link(
       link: whose sharing and bus are kept.
       samples: at two sizes at least, of each kind.
       overlap: send, wire and receive happen at the same time.
+      contention: then, by what fraction the two ends slow each other. What was measured at one end
+        has some of the other's work in it, which is taken out again.
 
     Returns:
       The link, and the samples with what the fit says.
@@ -349,7 +420,15 @@ def fit_link(
             [s.seconds for s in chosen],
             [scale[s.bytes] for s in chosen],
         )
-    (s0, s1), (r0, r1) = parts["send"], parts["receive"]
+    slowed = min(contention, _MOST_CONTENTION) if overlap else 0.0
+    # Measured are s + c r and r + c s.
+    (s0, r0), (s1, r1) = (
+        (
+            max(0.0, (send - slowed * receive) / (1 - slowed**2)),
+            max(0.0, (receive - slowed * send) / (1 - slowed**2)),
+        )
+        for send, receive in zip(parts["send"], parts["receive"], strict=True)
+    )
     if overlap:
         rest = [s.seconds for s in crossings]
     else:
@@ -359,8 +438,10 @@ def fit_link(
     def predicted(what: str, size: int) -> float:
         if what != "crossing":
             return parts[what][0] + parts[what][1] * size
-        times = (s0 + s1 * size, w0 + w1 * size, r0 + r1 * size)
-        return max(times) if overlap else sum(times)
+        send, wire, receive = s0 + s1 * size, w0 + w1 * size, r0 + r1 * size
+        if overlap:
+            return max((1 + slowed) * send, wire, (1 + slowed) * receive)
+        return send + wire + receive
 
     fitted = [dataclasses.replace(s, fitted=predicted(s.what, s.bytes)) for s in samples]
     rate = 1 / w1 if w1 * _FASTEST_BYTES_PER_SECOND > 1 else _FASTEST_BYTES_PER_SECOND

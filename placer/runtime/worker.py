@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.machinery
 import os
+import re
 import resource
 import socket
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from placer.devices.here import worker_threads
 from placer.errors import PlacerError
 from placer.runtime import wire
 
@@ -25,6 +27,11 @@ def loopback_library() -> Path:
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_loopback{suffix}")
         if path.exists():
+            if re.search(r"[\s:]", str(path)):
+                raise PlacerError(
+                    f"{path} cannot be preloaded, for the dynamic loader takes no path with spaces "
+                    "or colons; install Placer elsewhere"
+                )
             return path
     raise PlacerError(
         "placer.runtime._loopback is not built, and without it TensorFlow's workers would listen "
@@ -37,9 +44,17 @@ def preload_loopback() -> None:
     library = str(loopback_library())
     preloaded = os.environ.get("LD_PRELOAD", "")
     if library in preloaded.split():
+        check_loopback()
         return
     os.environ["LD_PRELOAD"] = f"{library} {preloaded}".strip()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def check_loopback() -> None:
+    """Raises PlacerError if `loopback_library` is not loaded: servers would listen everywhere."""
+    library = os.path.realpath(loopback_library())
+    if library not in Path("/proc/self/maps").read_text():
+        raise PlacerError(f"the dynamic loader has not preloaded {library}; set no LD_PRELOAD")
 
 
 def start_server(cluster: dict[str, Sequence[str]], job: str, task: int, cores: int) -> Any:
@@ -64,7 +79,7 @@ def start_server(cluster: dict[str, Sequence[str]], job: str, task: int, cores: 
 
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=cores,
-        inter_op_parallelism_threads=cores + 1,
+        inter_op_parallelism_threads=worker_threads(cores),
         device_count={"CPU": 1, "GPU": 0},
     )
     # Step times would include another process's work on the same cores if workers spun.
@@ -96,6 +111,7 @@ def serve(config: dict[str, Any], channel: socket.socket) -> None:
     if config["address_space_bytes"]:
         limit = config["address_space_bytes"]
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    check_loopback()
     server = start_server(
         {"worker": config["addresses"]}, "worker", config["task"], len(config["cores"])
     )

@@ -8,12 +8,13 @@ number of threads.
 
 Events
   The simulation is a loop over events: the end of a task on a device, the end of a transfer on the
-  wire. Each is given the next sequence number when it is scheduled, that is when the task is
-  started or the wire is requested. Events are processed by time, then by sequence number. After
-  each event, the one device that it may have given work (the device of the task, the receiver of
-  the transfer) starts tasks while it has a free slot and a ready task. At time 0 all executed ops
-  without executed predecessors are made ready in index order, then every device, in index order,
-  starts tasks. Edges from or to ops that are not executed do not exist.
+  wire, the end of an executor's work on a transfer. Each is given the next sequence number when it
+  is scheduled, that is when the task is started or the wire or work is requested. Events are
+  processed by time, then by sequence number. After each event, the one device that it may have
+  given work (the device of the task, the receiver of a transfer that arrives) starts tasks while it
+  has a free slot and a ready task. At time 0 all executed ops without executed predecessors are
+  made ready in index order, then every device, in index order, starts tasks. Edges from or to ops
+  that are not executed do not exist.
 
 Devices
   A device runs at most `concurrency` tasks at once. Ready tasks wait in one queue for each device
@@ -21,18 +22,27 @@ Devices
   in which the rules below make them ready. An op takes op_seconds[class, op] + launch_seconds of
   its device. It is ready when every data edge has delivered and every control edge is satisfied.
 
-Executor threads
-  A device with `executor_thread` set takes its ops as the one thread of TensorFlow's executor does,
-  from two queues: `inline`, and a stack that it takes from when `inline` is empty. Of the ops that
-  one ending there makes ready on its own device, in order, those with `inline_op` set go behind
-  the inline queue; of the others each but the last goes on top of the stack when the next is met,
-  and the last, when the op's outputs are done with, behind the inline queue if that is empty and
-  on top of the stack if not. Ops that are ready at time 0 or that a transfer makes ready go to the
-  bottom of the stack.
-  A second thread of the same core works on transfers (see there). While it has work left and an op
-  runs, each advances at half speed: the end of the running op moves whenever work is added, and
-  keeps its sequence number. (That a worker's second thread runs ops too when two are ready, taking
-  turns with the first, is left out: it changes their order a little, and no totals.)
+Executors
+  A device with `executor_threads` is a TensorFlow worker on one core. Each of these threads has an
+  inline queue and a stack, and when it is free takes its next op from the front of the first,
+  else from the top of the second, else steals it from the bottom of the first stack (by number of
+  the thread) that is not empty. When such a device starts ops, its free threads do so by number. Of
+  the ops that one ending there makes ready on its own device, in order, those with `inline_op` set
+  go behind the inline queue of its thread; of the others each but the last goes on top of its
+  stack when the next is met, and the last, when the op has ended, behind the inline queue if that
+  is empty and on top of the stack if not. Ops that are ready at time 0 or that a transfer makes
+  ready go to the bottom of the shortest stack, the first of equals.
+  One more thread works on transfers (see there), first requested, first done.
+  The n threads with something under way share the core (processor sharing): a second of work takes
+  each of them `slowdown` seconds, n times the sum of 1 and, in order of e, of contention[d, e] for
+  each other executor e with anything under way. `left` is what is left of each as of `since`.
+  Before the first change of an event to an executor (something starts, ends or is requested there)
+  `left` of all that is under way is lessened by (now - since) / slowdown, and since becomes now. If
+  in an event an executor begins or ceases to have anything under way, and any contention between
+  executors is not 0, so it is at the end of the event for all others with anything under way. Then
+  these and the changed ones have their slowdown found anew. The next event of an executor is the
+  end of what has the least `left`, among equals the least sequence number, and comes at
+  since + max(left, 0) * slowdown.
 
 When an op ends
   Its outputs, in order, each walk their data edges in order of (consumer, input position). An edge
@@ -52,12 +62,10 @@ Transfers
      that time queues on the receiver. At its end, or without one at once, the edges of the tensor
      to consumers on the receiver are delivered in their order.
 
-  Where sender or receiver is an executor thread, its part is no task but work beside its ops, which
-  overlaps with the wire: it begins at the latest of its request and the end of that thread's
-  earlier work, and takes its time, or twice that if at the moment of the request for the wire an
-  op runs on the device or is ready there. The sender's part is requested with the wire, the wire
-  starts with it rather than after it, and the receiver's part is requested for the start of the
-  wire. The transfer arrives when all parts have ended.
+  Where sender or receiver is an executor, its part is no task but work for its thread of transfers
+  that overlaps with the wire: wire, sender's part and receiver's part are requested in this order
+  and at once. What is said of the end of the wire below and above (of copies, buffers and edges)
+  happens when the last part has ended: then the transfer arrives.
 
 Memory
   A device starts with the persistent bytes of all its ops, executed or not. When an op starts, its

@@ -28,7 +28,8 @@ _DTYPES: dict[str, type] = {
     "device_class": np.int32,
     "memory_limit": np.int64,
     "concurrency": np.int32,
-    "executor_thread": np.bool_,
+    "executor_threads": np.int32,
+    "contention": np.float64,
     "inline_op": np.bool_,
     "latency": np.float64,
     "seconds_per_byte": np.float64,
@@ -100,10 +101,13 @@ class SimulatorInputs:
       device_class: int32[D], row of op_seconds and temporary_bytes.
       memory_limit: int64[D], bytes.
       concurrency: int32[D], tasks a device runs at once, at least 1.
-      executor_thread: bool[D], devices whose ops one thread of TensorFlow's executor runs, on a
-        core that it shares with transfers; concurrency must be 1.
-      inline_op: bool[N], ops that such a thread runs itself, one after another, rather than hands
-        to the thread pool.
+      executor_threads: int32[D], how many threads of TensorFlow's executor run the ops of this
+        device, on one core that they share with transfers; concurrency must be 1 then. 0: ops wait
+        in one queue.
+      contention: float64[D, D], how much slower (0.1: by a tenth) what runs on executor d (row) is
+        while executor e (column) works too. The diagonal is ignored, as are other devices.
+      inline_op: bool[N], ops that an executor's thread runs itself, one after another, rather than
+        hands to the thread pool.
       latency, seconds_per_byte: float64[D, D], time on the wire from device s (row) to d (column):
         latency[s, d] + bytes * seconds_per_byte[s, d]. Diagonals of all link arrays are ignored.
       channels: int32[D, D, 2], ids of up to two channels that a transfer occupies, -1 for none. A
@@ -128,7 +132,8 @@ class SimulatorInputs:
     device_class: npt.NDArray[np.int32]
     memory_limit: npt.NDArray[np.int64]
     concurrency: npt.NDArray[np.int32]
-    executor_thread: npt.NDArray[np.bool_]
+    executor_threads: npt.NDArray[np.int32]
+    contention: npt.NDArray[np.float64]
     inline_op: npt.NDArray[np.bool_]
     latency: npt.NDArray[np.float64]
     seconds_per_byte: npt.NDArray[np.float64]

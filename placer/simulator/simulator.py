@@ -26,7 +26,8 @@ class Evaluation:
       peak_bytes: int64[B, D], most bytes alive at once.
       feasible: bool[B], whether every peak is within its device's limit; False where the run was
         cut.
-      busy_seconds: float64[B, D], time that tasks took of the device, summed over its slots.
+      busy_seconds: float64[B, D], time that tasks took of the device, summed over its slots; of an
+        executor, the time in which anything was under way.
       transfer_seconds: float64[B, D], time on the wire, by sender.
       transfer_bytes: int64[B, D], bytes on the wire, by sender.
     """

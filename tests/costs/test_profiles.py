@@ -7,11 +7,12 @@ from tensorflow.core.protobuf import config_pb2
 from placer.costs import (
     CostOrigin,
     load_profile,
+    merged,
     profile_from_steps,
     profiled_costs,
     save_profile,
 )
-from placer.costs.profiles import shared_seconds
+from placer.costs.profiles import core_seconds
 from placer.devices import Topology, parse
 from placer.errors import PlacerError
 from placer.graph import build_op_graph, read
@@ -227,13 +228,27 @@ def test_kernel_times_replace_what_the_host_took_to_launch_them(costed):
     assert part(profile, "matmul_0") == (pytest.approx(8e-6), 1)
 
 
-def test_ops_of_a_call_count_as_the_call(costed):
+@pytest.mark.parametrize("by_name", [False, True])
+def test_ops_of_a_call_count_as_the_call(by_name):
+    @tf.function
+    def inner(x):
+        return tf.matmul(x, x)
+
+    with tf.Graph().as_default() as made:
+        tf.identity(inner(tf.random.uniform([8, 8])), name="result")
+    graph_def = made.as_graph_def()
+    call = next(n for n in graph_def.node if "PartitionedCall" in n.op)
+    if by_name:
+        # A node may name a function as its op.
+        call.op = call.attr["f"].func.name
+        call.ClearField("attr")
+    costed = cost(graph_def, ["result"])
     gpu = costed.topology.device_names[1]
     metadata = config_pb2.RunMetadata()
     device = metadata.step_stats.dev_stats.add(device=gpu)
-    device.node_stats.extend([stats("matmul_1/inner/a", 300), stats("matmul_1/b", 200)])
+    device.node_stats.extend([stats(f"{call.name}/x/a", 300), stats(f"{call.name}/b", 200)])
     profile = profile_from_steps(costed.graph, costed.topology, [metadata, metadata])
-    assert part(profile, "matmul_1")[0] == pytest.approx(5e-7)
+    assert part(profile, call.name)[0] == pytest.approx(5e-7)
 
 
 def test_step_stats_without_the_graphs_ops_are_an_error(costed):
@@ -255,16 +270,55 @@ def test_ops_that_take_turns_share_the_time():
     """Against time cut into small slices, each shared by the computations that it lies in."""
     generator = np.random.default_rng(0)
     slice_seconds = 1e-3
-    for count in (1, 2, 5, 30):
+    middles = (np.arange(80) + 0.5) * slice_seconds
+
+    def within(starts, durations):
+        return (middles >= starts[:, None]) & (middles < (starts + durations)[:, None])
+
+    for count, cores in ((1, 0), (2, 0), (5, 0), (30, 0), (1, 1), (5, 1), (30, 2)):
         starts = generator.integers(0, 50, count) * slice_seconds
         durations = generator.integers(0, 20, count) * slice_seconds
-        middles = (np.arange(80) + 0.5) * slice_seconds
-        within = (middles >= starts[:, None]) & (middles < (starts + durations)[:, None])
-        expected = (within / np.maximum(within.sum(axis=0), 1)).sum(axis=1) * slice_seconds
-        np.testing.assert_allclose(shared_seconds(starts, durations), expected, atol=1e-12)
+        slowed = np.ones(80)
+        neighbours = []
+        for _ in range(cores):
+            contention = generator.random()
+            begins = generator.integers(0, 60, 3) * slice_seconds
+            lengths = generator.integers(0, 20, 3) * slice_seconds
+            neighbours.append((contention, begins, lengths))
+            slowed += contention * within(begins, lengths).any(axis=0)
+        mine = within(starts, durations)
+        factor = np.maximum(mine.sum(axis=0), 1) * slowed
+        expected = (mine / factor).sum(axis=1) * slice_seconds
+        found = core_seconds(starts, durations, neighbours)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_only_an_executor_thread_s_ops_take_turns():
+def test_what_contention_adds_is_no_part_of_an_op_s_cost():
+    source = read(matmul_chain(2, 8), ["result:0"])
+    graph = build_op_graph(source)
+    product = next(
+        n for n, t in zip(graph.names, graph.op_type, strict=True) if graph.op_types[t] == "MatMul"
+    )
+    topology = parse("workers:2")
+    found = []
+    for apart in (0, 10**9):  # nanoseconds between the two devices' runs
+        steps = step_stats_pb2.StepStats()
+        for i, name in enumerate(topology.device_names):
+            device = steps.dev_stats.add(device=name)
+            device.node_stats.add(
+                node_name=product,
+                all_start_nanos=10**18 + i * apart,
+                op_start_rel_nanos=1,
+                op_end_rel_nanos=2_000_001,
+            )
+        profile = profile_from_steps(graph, topology, [config_pb2.RunMetadata(step_stats=steps)])
+        found.append(profile.devices[0].mean_seconds[0])
+    contention = topology.devices[0].contention
+    assert contention > 0
+    np.testing.assert_allclose(found, [4e-3 / (1 + contention), 4e-3], rtol=1e-6)
+
+
+def test_only_ops_of_executor_threads_take_turns():
     source = read(matmul_chain(2, 8), ["result:0"])
     graph = build_op_graph(source)
     ops = [
@@ -286,3 +340,55 @@ def test_only_an_executor_thread_s_ops_take_turns():
         found[spec] = list(profile.devices[0].mean_seconds)
     np.testing.assert_allclose(found["workers:2"], [1e-3, 1e-3], rtol=1e-6)
     np.testing.assert_allclose(found["local"], [2e-3, 2e-3], rtol=1e-6)
+
+
+def _steps(*ran):
+    """Metadata of steps, each of (device, node, milliseconds)."""
+    steps = []
+    for step in ran:
+        stats = step_stats_pb2.StepStats()
+        for device, node, milliseconds in step:
+            stats.dev_stats.add(device=device).node_stats.add(
+                node_name=node,
+                all_start_nanos=10**18,
+                op_start_rel_nanos=1,
+                op_end_rel_nanos=1 + int(1e6 * milliseconds),
+            )
+        steps.append(config_pb2.RunMetadata(step_stats=stats))
+    return steps
+
+
+def test_steps_in_which_an_op_ran_elsewhere_do_not_count():
+    source = read(matmul_chain(2, 8), ["result:0"])
+    graph = build_op_graph(source)
+    first, second = [
+        n for n, t in zip(graph.names, graph.op_type, strict=True) if graph.op_types[t] == "MatMul"
+    ][:2]
+    topology = parse("k80:1")
+    cpu, gpu = topology.device_names
+    # A name that extends an op's is of what TensorFlow added, and no run of the op.
+    steps = _steps(
+        [(cpu, first, 4.0), (gpu, second, 1.0)],
+        [(gpu, first, 2.0), (cpu, f"{first}/_7", 0.5)],
+    )
+    profile = profile_from_steps(graph, topology, steps)
+    seconds = {
+        (part.model, op): s
+        for part in profile.devices
+        for op, s in zip(part.ops, part.mean_seconds, strict=True)
+    }
+    models = [d.model.name for d in topology.devices]
+    assert seconds == pytest.approx(
+        {
+            (models[0], first): 4e-3,
+            (models[1], first): 2e-3,
+            # It ran in one step of two, and in the other nowhere.
+            (models[1], second): 0.5e-3,
+        }
+    )
+    newer = profile_from_steps(graph, topology, _steps([(gpu, first, 3.0)]))
+    both = merged(profile, newer)
+    found = {p.model: dict(zip(p.ops, p.mean_seconds, strict=True)) for p in both.devices}
+    assert found[models[1]] == pytest.approx({first: 3e-3, second: 0.5e-3})
+    assert found[models[0]] == pytest.approx({first: 4e-3})
+    assert all(len(p.stddev_seconds) == len(p.output_bytes) == len(p.ops) for p in both.devices)

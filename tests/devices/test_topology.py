@@ -14,6 +14,8 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from placer.devices import (
+    LinkRule,
+    Sharing,
     gpu_hosts,
     load_topology,
     parse,
@@ -94,7 +96,7 @@ def test_k80_links_follow_the_published_constants() -> None:
     assert len({int(links.channels[i, (i + 1) % 5, 0]) for i in range(5)}) == 5
 
 
-@pytest.mark.parametrize("spec", ["k80:2", "v100:2x2", "h100:8", "local"])
+@pytest.mark.parametrize("spec", ["k80:2", "v100:2x2", "h100:8", "local", "workers:2"])
 def test_files_give_the_same_topology_back(spec: str, tmp_path: Path) -> None:
     topology = parse(spec)
     assert topology_from_proto(topology_to_proto(topology)) == topology
@@ -247,3 +249,60 @@ def test_memory_limits() -> None:
         topology.with_memory([1, 2])
     with pytest.raises(PlacerError, match="no devices"):
         dataclasses.replace(topology, devices=())
+
+
+def test_devices_on_different_buses_are_not_alike() -> None:
+    topology = gpu_hosts("k80", 4)
+    link = topology.link_rules[-1].link
+    gpu = "/device:GPU:{}"
+    rules = [
+        LinkRule(
+            dataclasses.replace(link, sharing=Sharing.BUS, bus=f"switch{pair[0] // 2}"),
+            gpu.format(a),
+            gpu.format(b),
+        )
+        for pair in ((0, 1), (2, 3))
+        for a, b in (pair, pair[::-1])
+    ]
+    rules.append(LinkRule(dataclasses.replace(link, sharing=Sharing.BUS, bus="between")))
+    switched = dataclasses.replace(topology, link_rules=tuple(rules))
+    classes = switched.symmetry_classes()
+    gpus = list(topology.accelerators)
+    # Those of one switch may be exchanged, and no others.
+    assert classes[gpus[0]] == classes[gpus[1]]
+    assert classes[gpus[2]] == classes[gpus[3]]
+    assert classes[gpus[0]] != classes[gpus[2]]
+    assert len(set(topology.symmetry_classes()[gpus])) == 1
+
+
+def test_executors_of_one_host_slow_each_other() -> None:
+    workers = parse("workers:2")
+    assert workers.devices[0].contention > 0
+    first, second = workers.devices
+    devices = (
+        dataclasses.replace(first, contention=0.25),
+        dataclasses.replace(second, contention=0.5),
+        dataclasses.replace(first, name=first.name.replace("task:0", "task:2"), host=1),
+        dataclasses.replace(first, name=first.name.replace("task:0", "task:3"), executor_threads=0),
+    )
+    topology = dataclasses.replace(workers, devices=devices)
+    expected = np.zeros((4, 4))
+    expected[0, 1], expected[1, 0] = 0.25, 0.5
+    np.testing.assert_array_equal(topology.contention, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"executor_threads": -1}, "executor_threads of 0 to"),
+        ({"executor_threads": 1000}, "executor_threads of 0 to"),
+        ({"contention": -0.1}, "contention >= 0"),
+        ({"contention": float("nan")}, "contention >= 0"),
+        ({"concurrency": 2}, "its concurrency must be 1, not 2"),
+    ],
+)
+def test_bad_executors(changes: dict[str, float], message: str) -> None:
+    workers = parse("workers:1")
+    device = dataclasses.replace(workers.devices[0], **changes)
+    with pytest.raises(PlacerError, match=message):
+        dataclasses.replace(workers, devices=(device,))

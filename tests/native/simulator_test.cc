@@ -33,11 +33,11 @@ int Draw(Random& random, int low, int high) {  // both included
 
 // Owns the arrays of one random graph; edges go from lower to higher op numbers.
 struct Graph {
-  std::vector<char> executed, executor_thread, inline_op;
-  std::vector<double> op_seconds, launch, latency, per_byte, cpu[4];
+  std::vector<char> executed, inline_op;
+  std::vector<double> op_seconds, launch, latency, per_byte, contention, cpu[4];
   std::vector<int64_t> persistent, temporary, out_ptr, bytes, local, in_ptr, limit;
   std::vector<int32_t> alias, in_tensor, control_src, control_dst, device_class, concurrency,
-      channels;
+      executor_threads, channels;
   int64_t classes = 1;
 
   Graph(Random& random, int ops, int devices) {
@@ -72,15 +72,17 @@ struct Graph {
       temporary.push_back(Draw(random, 0, 10));
     }
     const bool with_cpu = Draw(random, 0, 1) == 1;
+    const bool with_contention = Draw(random, 0, 1) == 1;
     for (int d = 0; d < devices; ++d) {
       launch.push_back(seconds());
       device_class.push_back(Draw(random, 0, static_cast<int>(classes) - 1));
       limit.push_back(Draw(random, 0, 300));
       concurrency.push_back(Draw(random, 0, 2) == 0 ? Draw(random, 2, 3) : 1);
-      executor_thread.push_back(concurrency.back() == 1 && Draw(random, 0, 1) == 1);
+      executor_threads.push_back(concurrency.back() == 1 ? Draw(random, 0, 3) : 0);
       for (int r = 0; r < devices; ++r) {
         latency.push_back(seconds());
         per_byte.push_back(seconds() / 8);
+        contention.push_back(with_contention ? seconds() : 0);
         channels.push_back(Draw(random, -1, 5));
         channels.push_back(Draw(random, -1, 5));
         for (auto& cost : cpu) cost.push_back(with_cpu ? seconds() / 8 : 0);
@@ -112,7 +114,8 @@ struct Graph {
     in.device_class = device_class.data();
     in.memory_limit = limit.data();
     in.concurrency = concurrency.data();
-    in.executor_thread = reinterpret_cast<const bool*>(executor_thread.data());
+    in.executor_threads = executor_threads.data();
+    in.contention = contention.data();
     in.inline_op = reinterpret_cast<const bool*>(inline_op.data());
     in.latency = latency.data();
     in.seconds_per_byte = per_byte.data();
@@ -228,7 +231,7 @@ bool Damaged(uint32_t seed) {
   const std::vector<double> numbers = {-1, -inf, inf, std::numeric_limits<double>::quiet_NaN()};
   const std::vector<int64_t> sizes = {-1, INT64_MIN, INT64_MAX, 3};
   const std::vector<int32_t> indices = {-2, INT32_MIN, INT32_MAX, 5, 0};
-  switch (Draw(random, 0, 11)) {
+  switch (Draw(random, 0, 13)) {
     case 0: Spoil(random, &graph.op_seconds, numbers); break;
     case 1: Spoil(random, &graph.launch, numbers); break;
     case 2: Spoil(random, &graph.latency, numbers); break;
@@ -240,6 +243,8 @@ bool Damaged(uint32_t seed) {
     case 8: Spoil(random, &graph.in_tensor, indices); break;
     case 9: Spoil(random, &graph.control_dst, indices); break;
     case 10: Spoil(random, &graph.alias, indices); break;
+    case 11: Spoil(random, &graph.executor_threads, indices); break;
+    case 12: Spoil(random, &graph.contention, numbers); break;
     default: Spoil(random, &graph.concurrency, indices); break;
   }
   try {

@@ -87,7 +87,7 @@ def test_timeline_shows_transfers_that_take_cpu_time(graph):
 
     # Of executor threads, the whole transfer is one span.
     workers = parse("workers:2")
-    devices = (dataclasses.replace(d, executor_thread=False) for d in workers.devices)
+    devices = (dataclasses.replace(d, executor_threads=0) for d in workers.devices)
     in_order = dataclasses.replace(workers, devices=tuple(devices))
     problem = prepare(graph, None, in_order).problem
     wishes = [0 if "encoder" in name else 1 for name in problem.graph.names]

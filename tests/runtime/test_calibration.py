@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from placer.devices import (
     Sharing,
     gpu_hosts,
     load_topology,
+    parse,
     save_topology,
 )
 from placer.errors import PlacerError
 from placer.runtime import RunnerSettings, open_runner
-from placer.runtime.calibration import SIZES, Sample, calibrate, fit_link
+from placer.runtime.calibration import SIZES, Sample, _neighbours, calibrate, fit_link
 
 PARTS = {"send": (1e-4, 3e-10), "wire": (2e-5, 2e-10), "receive": (5e-5, 4e-10)}
 
@@ -50,6 +52,36 @@ def test_an_exact_link_is_recovered() -> None:
     assert [s.fitted for s in fitted] == pytest.approx([s.seconds for s in fitted])
 
 
+def test_what_both_ends_cost_each_other_is_no_part_of_a_link() -> None:
+    contention = 0.2
+    (s0, s1), (r0, r1) = PARTS["send"], PARTS["receive"]
+    wire = (1e-3, 1e-9)  # longer than either end's part
+    found = []
+    for size in SIZES:
+        send, receive = s0 + s1 * size, r0 + r1 * size
+        found += [
+            Sample("crossing", "a", "b", size, wire[0] + wire[1] * size),
+            Sample("send", "a", "b", size, send + contention * receive),
+            Sample("receive", "a", "b", size, receive + contention * send),
+        ]
+    link, fitted = fit_link(Link(1.0, 1.0), found, overlap=True, contention=contention)
+    assert link.send_cpu_seconds == pytest.approx(s0)
+    assert link.send_cpu_seconds_per_byte == pytest.approx(s1)
+    assert link.receive_cpu_seconds == pytest.approx(r0)
+    assert link.receive_cpu_seconds_per_byte == pytest.approx(r1)
+    assert link.latency_seconds == pytest.approx(wire[0])
+    assert [s.fitted for s in fitted] == pytest.approx([s.seconds for s in fitted])
+
+
+def test_devices_that_may_slow_each_other() -> None:
+    assert _neighbours(parse("workers:2")) == (0, 1)
+    assert _neighbours(parse("workers:1")) is None
+    assert _neighbours(gpu_hosts("v100", 2)) is None
+    apart = parse("workers:2")
+    hosts = (dataclasses.replace(d, host=i) for i, d in enumerate(apart.devices))
+    assert _neighbours(dataclasses.replace(apart, devices=tuple(hosts))) is None
+
+
 def test_noise_moves_the_fit_little() -> None:
     link, _ = fit_link(Link(1.0, 1.0), samples(PARTS, noise=0.02))
     assert link.send_cpu_seconds_per_byte == pytest.approx(3e-10, rel=0.2)
@@ -79,7 +111,10 @@ def test_two_workers_are_calibrated(tmp_path: Path) -> None:
         sizes=(4, 1 << 20),
         report=lines.append,
     )
-    assert len(lines) == 2
+    assert len(lines) == 3
+    contention = {d.contention for d in result.topology.devices}
+    assert len(contention) == 1
+    assert 0 <= contention.pop() < 3
     link = result.topology.link(0, 1)
     assert 0 < link.send_cpu_seconds < 0.1
     crossing = (

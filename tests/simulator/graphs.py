@@ -81,7 +81,10 @@ def random_inputs(
         device_class=np.concatenate([np.arange(k), rng.integers(0, k, d - k)]),
         memory_limit=rng.integers(0, 100, d),
         concurrency=concurrency,
-        executor_thread=(concurrency == 1) & (rng.random(d) < rng.choice([0.0, 0.5, 1.0])),
+        executor_threads=rng.integers(1, 4, d)
+        * (concurrency == 1)
+        * (rng.random(d) < rng.choice([0.0, 0.5, 1.0])),
+        contention=rng.integers(0, 3, (d, d)) * rng.choice([0.0, 0.5, 0.1]),
         inline_op=rng.random(n) < 0.4,
         latency=seconds(d, d) * 0.5,
         seconds_per_byte=seconds(d, d) * 0.1,

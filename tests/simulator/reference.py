@@ -12,6 +12,40 @@ from typing import Any
 import numpy as np
 
 
+class Executor:
+    """Threads on one core, `executor_threads` for ops and one for transfers."""
+
+    def __init__(self, threads: int) -> None:
+        self.inline: list[deque[int]] = [deque() for _ in range(threads)]
+        self.stack: list[deque[int]] = [deque() for _ in range(threads)]
+        # Per thread, the op that runs: [what is left of it in seconds, sequence number, op].
+        self.running: list[list[Any] | None] = [None] * threads
+        self.transfers: deque[list[Any]] = deque()  # likewise; the first is under way
+        self.since = 0.0  # when `left` was up to date
+        self.slowdown = 1.0
+        self.made: list[int] = []  # by the op that ends, for the pool
+        self.event: tuple[float, int, Any] | None = None  # what ends next: time, sequence, thread
+
+    def under_way(self) -> list[tuple[Any, list[Any]]]:
+        found = [(i, job) for i, job in enumerate(self.running) if job is not None]
+        return found + ([("transfer", self.transfers[0])] if self.transfers else [])
+
+    def advance(self, now: float) -> None:
+        done = (now - self.since) / self.slowdown
+        for _, job in self.under_way():
+            job[0] -= done
+        self.since = now
+
+    def take(self, thread: int) -> int | None:
+        for queue in (self.inline[thread], self.stack[thread]):
+            if queue:
+                return queue.popleft()
+        for stack in self.stack:
+            if stack:
+                return stack.pop()
+        return None
+
+
 class Reference:
     """Runs one placement; the results are attributes."""
 
@@ -28,16 +62,12 @@ class Reference:
         self.events: list[tuple[float, int, str, Any]] = []
         self.sequence = 0
         self.queue: list[deque[Any]] = [deque() for _ in range(num_devices)]
-        self.stack: list[deque[Any]] = [deque() for _ in range(num_devices)]
-        self.newly_ready: list[int] = []
-        # Of executor threads: the op that runs and its sequence number, what is left of it, what is
-        # owed to transfers, as of when, and when the transfers' thread is free.
-        self.current: list[tuple[int, int] | None] = [None] * num_devices
-        self.left = [0.0] * num_devices
-        self.owed = [0.0] * num_devices
-        self.since = [0.0] * num_devices
-        self.transfers_end = [0.0] * num_devices
-        self.due: dict[int, float] = {}
+        self.executors = {
+            d: Executor(int(count)) for d, count in enumerate(inputs.executor_threads) if count
+        }
+        self.changed: set[int] = set()
+        self.working: set[int] = set()
+        self.parts: dict[Any, int] = {}  # of a transfer that executors work on: not ended yet
         self.running = [0] * num_devices
         self.channel_free: dict[int, float] = defaultdict(float)
         self.bytes = [0] * num_devices
@@ -84,72 +114,118 @@ class Reference:
             self._ready(i)
         for d in range(len(self.queue)):
             self._start_tasks(d)
-        while self.events:
-            time, _, kind, what = heapq.heappop(self.events)
-            on_thread = kind == "op" and self.inputs.executor_thread[self.device[what]]
-            if on_thread and self.due.get(what) != time:
-                continue  # it was put off
-            self.now = time
-            self._start_tasks(getattr(self, "_end_" + kind)(what))
+        self._share_cores()
+        while True:
+            due = [(e.event[:2], d) for d, e in self.executors.items() if e.event is not None]
+            if self.events:
+                due.append((self.events[0][:2], -1))
+            if not due:
+                break
+            (self.now, _), d = min(due)
+            if d < 0:
+                _, _, kind, what = heapq.heappop(self.events)
+                device = getattr(self, "_end_" + kind)(what)
+                if device is not None:
+                    self._start_tasks(device)
+            else:
+                self._end_on_executor(d)
+            self._share_cores()
+
+    def _end_on_executor(self, d: int) -> None:
+        executor = self.executors[d]
+        thread = executor.event[2]
+        self._change(d)
+        if thread == "transfer":
+            _, _, what = executor.transfers.popleft()
+            device = self._end_wire(what)
+            if device is not None:
+                self._start_tasks(device)
+            return
+        _, _, op = executor.running[thread]
+        executor.running[thread] = None
+        self._end_op(op)
+        for made in executor.made[:-1]:
+            executor.stack[thread].appendleft(made)
+        for made in executor.made[-1:]:
+            if executor.inline[thread]:
+                executor.stack[thread].appendleft(made)
+            else:
+                executor.inline[thread].append(made)
+        executor.made = []
+        self._start_tasks(d)
+
+    def _change(self, d: int) -> None:
+        if d not in self.changed:
+            executor = self.executors[d]
+            if executor.under_way():
+                self.busy[d] += self.now - executor.since
+            executor.advance(self.now)
+            self.changed.add(d)
+
+    def _share_cores(self) -> None:
+        now_working = {d for d, e in self.executors.items() if e.under_way()}
+        contention = self.inputs.contention
+        pairs = [(a, b) for a in self.executors for b in self.executors if a != b]
+        if now_working != self.working and any(contention[a, b] > 0 for a, b in pairs):
+            for d in now_working:
+                self._change(d)
+        self.working = now_working
+        for d in self.changed:
+            executor = self.executors[d]
+            slower = 1.0
+            for other in sorted(now_working - {d}):
+                slower += contention[d, other]
+            jobs = executor.under_way()
+            executor.slowdown = slower * max(1, len(jobs))
+            executor.event = None
+            if jobs:
+                left, sequence, thread = min((job[0], job[1], thread) for thread, job in jobs)
+                end = executor.since + max(left, 0.0) * executor.slowdown
+                executor.event = (end, sequence, thread)
+        self.changed = set()
 
     def _schedule(self, time: float, kind: str, what: Any) -> None:
         heapq.heappush(self.events, (time, self.sequence, kind, what))
         self.sequence += 1
 
     def _start_tasks(self, d: int) -> None:
-        while self.running[d] < self.inputs.concurrency[d] and (self.queue[d] or self.stack[d]):
+        if d in self.executors:
+            self._start_on_executor(d)
+            return
+        while self.running[d] < self.inputs.concurrency[d] and self.queue[d]:
             self.running[d] += 1
-            kind, what = (self.queue[d] or self.stack[d]).popleft()
+            kind, what = self.queue[d].popleft()
             seconds = self._begin_op(what, d) if kind == "op" else what[-1]
             self.busy[d] += seconds
-            if self.inputs.executor_thread[d]:
-                self._advance(d)
-                self.left[d] = seconds
-                self.current[d] = (what, self.sequence)
-                self.due[what] = self._end_of_op(d)
-                self._schedule(self.due[what], kind, what)
-            else:
-                self._schedule(self.now + seconds, kind, what)
+            self._schedule(self.now + seconds, kind, what)
 
-    def _advance(self, d: int) -> None:
-        elapsed = self.now - self.since[d]
-        if self.current[d] is not None:
-            both = min(elapsed, 2 * self.owed[d])
-            self.owed[d] -= both / 2
-            self.left[d] -= both / 2 + (elapsed - both)
-        else:
-            self.owed[d] -= min(elapsed, self.owed[d])
-        self.since[d] = self.now
+    def _start_on_executor(self, d: int) -> None:
+        executor = self.executors[d]
+        for thread, job in enumerate(executor.running):
+            op = executor.take(thread) if job is None else None
+            if op is not None:
+                self._change(d)
+                seconds = self._begin_op(op, d)
+                executor.running[thread] = [seconds, self.sequence, op]
+                self.sequence += 1
 
-    def _end_of_op(self, d: int) -> float:
-        return self.since[d] + (self.left[d] + min(self.left[d], self.owed[d]))
-
-    def _work_beside(self, d: int, request: float, seconds: float) -> tuple[float, float]:
-        """Gives the transfers' thread of a device work; returns when that begins and ends."""
-        self._advance(d)
-        waiting = bool(self.queue[d] or self.stack[d])
-        waiting = waiting or any(self.device[i] == d for i in self.newly_ready)
-        busy = self.current[d] is not None or waiting
-        begin = max(request, self.transfers_end[d])
-        self.transfers_end[d] = begin + (2 * seconds if busy else seconds)
-        self.owed[d] += seconds
-        self.busy[d] += seconds
-        if self.current[d] is not None:
-            op, sequence = self.current[d]
-            self.due[op] = self._end_of_op(d)
-            heapq.heappush(self.events, (self.due[op], sequence, "op", op))
-        return begin, self.transfers_end[d]
+    def _work_on_transfer(self, d: int, seconds: float, what: Any) -> None:
+        self._change(d)
+        self.executors[d].transfers.append([seconds, self.sequence, what])
+        self.sequence += 1
+        self.parts[what] += 1
 
     def _ready(self, i: int, maker: int | None = None) -> None:
         d = self.device[i]
-        if not self.inputs.executor_thread[d]:
+        executor = self.executors.get(d)
+        if executor is None:
             self.queue[d].append(("op", i))
         elif maker is None:
-            self.stack[d].append(("op", i))
+            min(executor.stack, key=len).append(i)
         elif self.inputs.inline_op[i]:
-            self.queue[d].append(("op", i))
+            executor.inline[executor.event[2]].append(i)
         else:
-            self.newly_ready.append(i)
+            executor.made.append(i)
 
     def _begin_op(self, i: int, d: int) -> float:
         x = self.inputs
@@ -186,11 +262,8 @@ class Reference:
         x = self.inputs
         d = self.device[i]
         self.op_end[i] = self.now
-        self.running[d] -= 1
-        if x.executor_thread[d]:
-            self._advance(d)
-            self.current[d] = None
-            del self.due[i]
+        if d not in self.executors:
+            self.running[d] -= 1
         for tensor in range(x.out_ptr[i], x.out_ptr[i + 1]):
             buffer = self.buffer_of[tensor, d]
             sent = set()
@@ -211,14 +284,6 @@ class Reference:
             elif to not in sent:
                 sent.add(to)
                 self._request(i, None, d, to, 0)
-        for ready in self.newly_ready[:-1]:
-            self.stack[d].appendleft(("op", ready))
-        for ready in self.newly_ready[-1:]:
-            if self.queue[d]:
-                self.stack[d].appendleft(("op", ready))
-            else:
-                self.queue[d].append(("op", ready))
-        self.newly_ready = []
         self.bytes[d] -= int(x.temporary_bytes[x.device_class[d], i])
         for tensor in range(x.out_ptr[i], x.out_ptr[i + 1]):
             if self.buffer_of[tensor, d] == ("own", tensor):
@@ -236,7 +301,7 @@ class Reference:
     def _request(self, op: int, tensor: int | None, s: int, d: int, size: int) -> None:
         x = self.inputs
         fixed, per_byte = x.send_cpu_seconds[s, d], x.send_cpu_seconds_per_byte[s, d]
-        if (fixed or per_byte) and not x.executor_thread[s]:
+        if (fixed or per_byte) and s not in self.executors:
             self.queue[s].append(("send", (op, tensor, s, d, size, fixed + size * per_byte)))
         else:
             self._start_wire(op, tensor, s, d, size)
@@ -252,23 +317,26 @@ class Reference:
         seconds = x.latency[s, d] + size * x.seconds_per_byte[s, d]
         sequence = self.sequence
         self.sequence += 1
-        begin = end = self.now
-        sends = x.send_cpu_seconds[s, d], x.send_cpu_seconds_per_byte[s, d]
-        if any(sends) and x.executor_thread[s]:
-            begin, end = self._work_beside(s, self.now, sends[0] + size * sends[1])
-        begin = max([begin] + [self.channel_free[c] for c in channels])
+        what = (op, tensor, s, d, size)
+        self.parts[what] = 1
+        begin = max([self.now] + [self.channel_free[c] for c in channels])
         for c in channels:
             self.channel_free[c] = begin + seconds
-        end = max(end, begin + seconds)
+        sends = x.send_cpu_seconds[s, d], x.send_cpu_seconds_per_byte[s, d]
+        if any(sends) and s in self.executors:
+            self._work_on_transfer(s, sends[0] + size * sends[1], what)
         receives = x.recv_cpu_seconds[s, d], x.recv_cpu_seconds_per_byte[s, d]
-        if any(receives) and x.executor_thread[d]:
-            end = max(end, self._work_beside(d, begin, receives[0] + size * receives[1])[1])
+        if any(receives) and d in self.executors:
+            self._work_on_transfer(d, receives[0] + size * receives[1], what)
         self.transfer_seconds[s] += seconds
         self.transfer_bytes[s] += size
-        heapq.heappush(self.events, (end, sequence, "wire", (op, tensor, s, d, size)))
+        heapq.heappush(self.events, (begin + seconds, sequence, "wire", what))
 
-    def _end_wire(self, what: Any) -> int:
+    def _end_wire(self, what: Any) -> int | None:
         op, tensor, s, d, size = what
+        self.parts[what] -= 1
+        if self.parts[what]:
+            return None
         if tensor is not None:
             copy = ("copy", tensor, d)
             self.buffer_of[tensor, d] = copy
@@ -280,7 +348,7 @@ class Reference:
             self._let_go(self.buffer_of[tensor, s], s, ("transfer", tensor, d))
         x = self.inputs
         fixed, per_byte = x.recv_cpu_seconds[s, d], x.recv_cpu_seconds_per_byte[s, d]
-        if (fixed or per_byte) and not x.executor_thread[d]:
+        if (fixed or per_byte) and d not in self.executors:
             self.queue[d].append(("recv", (op, tensor, d, fixed + size * per_byte)))
         else:
             self._arrive(op, tensor, d)

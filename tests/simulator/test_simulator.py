@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from placer.simulator import Simulator, SimulatorInputs
+from placer.simulator import Simulator, SimulatorInputs, SpanKind
 from tests.simulator.graphs import random_inputs
 from tests.simulator.reference import Reference
 
@@ -33,7 +33,8 @@ def chain(**changes: object) -> SimulatorInputs:
         device_class=[0, 0],
         memory_limit=[100, 100],
         concurrency=[1, 1],
-        executor_thread=[False, False],
+        executor_threads=[0, 0],
+        contention=np.zeros((2, 2)),
         inline_op=[False] * 3,
         latency=np.ones((2, 2)),
         seconds_per_byte=np.zeros((2, 2)),
@@ -184,6 +185,11 @@ def test_nothing_to_run() -> None:
         ({"launch_seconds": [0.0, np.inf]}, r"launch_seconds\[1\] is inf"),
         ({"latency": [[0, -1.0], [0, 0]]}, r"latency\[0, 1\] is -1"),
         ({"tensor_bytes": [10, -1]}, r"tensor_bytes\[1\] is -1"),
+        ({"executor_threads": [0, -1]}, r"executor_threads\[1\] is -1"),
+        ({"executor_threads": [257, 0]}, r"executor_threads\[0\] is 257"),
+        ({"executor_threads": [0, 2], "concurrency": [1, 2]}, r"concurrency\[1\] is 2, must be 1"),
+        ({"contention": [[0, np.nan], [0, 0]]}, r"contention\[0, 1\] is nan"),
+        ({"contention": [0.0, 0.0]}, "contention"),
         ({"tensor_bytes": [2**61, 2**61]}, "exceed 2\\^62 bytes"),
         ({"persistent_bytes": [0, 0, -7]}, r"persistent_bytes\[2\] is -7"),
         ({"in_tensor": [0, 2]}, r"in_tensor\[1\] is 2"),
@@ -278,7 +284,7 @@ def test_fuzzed_arrays_run_or_raise() -> None:
     assert 100 < refused < 600
 
 
-def test_executor_thread_takes_the_newest_expensive_op_first() -> None:
+def test_an_executor_s_thread_takes_the_newest_expensive_op_first() -> None:
     # 0 makes 1, 2 and 3 ready; 3 runs next, then what it makes ready (4), then the stack's top.
     inputs = chain(
         executed=[True] * 5,
@@ -288,7 +294,7 @@ def test_executor_thread_takes_the_newest_expensive_op_first() -> None:
         out_ptr=[0, 1, 1, 1, 2, 2],
         in_ptr=[0, 0, 1, 2, 3, 4],
         in_tensor=[0, 0, 0, 1],
-        executor_thread=[True, False],
+        executor_threads=[1, 0],
         inline_op=[False] * 5,
     )
     trace = Simulator(inputs).simulate(np.zeros(5, np.int32))
@@ -298,7 +304,7 @@ def test_executor_thread_takes_the_newest_expensive_op_first() -> None:
     assert trace.op_start.tolist() == [0, 1, 4, 2, 3]
 
 
-def test_transfers_share_the_core_of_an_executor_thread() -> None:
+def test_transfers_share_the_core_of_an_executor() -> None:
     # Op 0 ends at 1 and sends to device 1 for 0.5 s of processor time, next to op 1 that runs 1 s:
     # both advance at half speed for 1 s, so op 1 ends at 2.5 and the tensor is there at 2.
     inputs = chain(
@@ -308,9 +314,94 @@ def test_transfers_share_the_core_of_an_executor_thread() -> None:
         tensor_alias=[-1],
         in_ptr=[0, 0, 1, 2],
         in_tensor=[0, 0],
-        executor_thread=[True, False],
+        executor_threads=[1, 0],
         latency=np.full((2, 2), 0.25),
         send_cpu_seconds=np.full((2, 2), 0.5),
     )
     trace = Simulator(inputs).simulate(np.array([0, 0, 1], np.int32))
     assert trace.op_end.tolist() == [1, 2.5, 3]
+    # The tensor is one span, from the end of op 0 to its arrival.
+    spans = trace.spans
+    wire = spans.kind == SpanKind.WIRE
+    assert (spans.start[wire].tolist(), spans.end[wire].tolist()) == ([1], [2])
+
+
+def independent(count: int, seconds: float, **changes: object) -> SimulatorInputs:
+    """Ops without edges."""
+    none = np.zeros(0, np.int32)
+    return chain(
+        executed=[True] * count,
+        op_seconds=[[seconds] * count],
+        persistent_bytes=[0] * count,
+        temporary_bytes=[[0] * count],
+        out_ptr=[0] * (count + 1),
+        tensor_bytes=none,
+        tensor_local_bytes=none,
+        tensor_alias=none,
+        in_ptr=[0] * (count + 1),
+        in_tensor=none,
+        inline_op=[False] * count,
+        **changes,
+    )
+
+
+def test_threads_of_an_executor_share_its_core() -> None:
+    # Three ops of 1 s on two threads: the first two end at 2, the third runs alone.
+    inputs = independent(3, 1.0, executor_threads=[2, 0])
+    trace = Simulator(inputs).simulate(np.zeros(3, np.int32))
+    assert trace.op_start.tolist() == [0, 0, 2]
+    assert trace.op_end.tolist() == [2, 2, 3]
+
+
+def test_a_free_thread_steals_from_the_bottom() -> None:
+    # 0 makes 1 to 4 ready on thread 0: 4 stays, 3, 2, 1 lie on its stack from top to bottom. The
+    # free thread 1 steals 1, then 2. Two run at a time, at half speed.
+    inputs = chain(
+        executed=[True] * 5,
+        op_seconds=[[1.0] * 5],
+        persistent_bytes=[0] * 5,
+        temporary_bytes=[[0] * 5],
+        out_ptr=[0, 1, 1, 1, 1, 1],
+        tensor_bytes=[10],
+        tensor_local_bytes=[10],
+        tensor_alias=[-1],
+        in_ptr=[0, 0, 1, 2, 3, 4],
+        in_tensor=[0, 0, 0, 0],
+        executor_threads=[2, 0],
+        inline_op=[False] * 5,
+    )
+    trace = Simulator(inputs).simulate(np.zeros(5, np.int32))
+    assert trace.op_start.tolist() == [0, 1, 3, 3, 1]
+    assert trace.busy_seconds.tolist() == [5, 0]
+
+
+def test_a_neighbour_that_works_on_transfers_slows_too() -> None:
+    # From 1 on, device 0 sends for 0.5 s. Op 1 on device 1 is slowed by a half while that lasts.
+    inputs = chain(
+        out_ptr=[0, 1, 1, 1],
+        tensor_bytes=[10],
+        tensor_local_bytes=[10],
+        tensor_alias=[-1],
+        in_ptr=[0, 0, 0, 1],
+        in_tensor=[0],
+        op_seconds=[[1.0, 2.0, 1.0]],
+        executor_threads=[1, 1],
+        contention=np.array([[0.0, 0.0], [0.5, 0.0]]),
+        latency=np.full((2, 2), 0.25),
+        send_cpu_seconds=np.full((2, 2), 0.5),
+    )
+    trace = Simulator(inputs).simulate(np.array([0, 1, 1], np.int32))
+    # Slowed until 1.5, when 1 s is done.
+    np.testing.assert_allclose(trace.op_end, [1, 2.5, 3.5])
+
+
+def test_working_neighbours_slow_each_other() -> None:
+    # Ops 0 and 1 on device 0, op 2 on device 1, each 1 s. Device 0 is slowed by a half while
+    # device 1 works, which is slowed by a quarter: until 1.25. By then 1.25 / 1.5 s are done.
+    contention = np.array([[0.0, 0.5], [0.25, 0.0]])
+    inputs = independent(3, 1.0, executor_threads=[1, 1], contention=contention)
+    trace = Simulator(inputs).simulate(np.array([0, 0, 1], np.int32))
+    done = 1.25 / 1.5
+    np.testing.assert_allclose(trace.op_end, [1.25 + 1 - done, 2.25 + 1 - done, 1.25])
+    alone = Simulator(inputs).simulate(np.zeros(3, np.int32))
+    assert alone.op_end.tolist() == [1, 2, 3]

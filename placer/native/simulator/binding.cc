@@ -103,7 +103,8 @@ class Simulator {
     get(&in.control_dst, "control_dst", {in.num_controls});
     get(&in.memory_limit, "memory_limit", {d});
     get(&in.concurrency, "concurrency", {d});
-    get(&in.executor_thread, "executor_thread", {d});
+    get(&in.executor_threads, "executor_threads", {d});
+    get(&in.contention, "contention", {d, d});
     get(&in.inline_op, "inline_op", {n});
     get(&in.latency, "latency", {d, d});
     get(&in.seconds_per_byte, "seconds_per_byte", {d, d});

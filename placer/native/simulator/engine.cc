@@ -58,8 +58,11 @@ Engine::Engine(const Model& model)
   channel_wires_.resize(model.num_channels);
   for (int32_t d = 0; d < model.num_devices; ++d) {
     devices_[d].concurrency = model.concurrency[d];
-    devices_[d].executor_thread = model.executor_thread[d] != 0;
+    devices_[d].is_executor = model.executor_threads[d] > 0;
     devices_[d].costs = model.costs[model.kind_of_device[d]].data();
+    if (!devices_[d].is_executor) continue;
+    executors_.resize(model.num_devices);
+    executors_[d].threads.resize(model.executor_threads[d]);
   }
 }
 
@@ -70,12 +73,12 @@ void Engine::Load(const Slots& slots, const int32_t* row, bool with_work) {
   for (int32_t id = 0; id < n; ++id) ops_[id] = {indegree[id], row[of_op[id]]};
   for (Device& device : devices_) {
     device.ready.clear();
-    device.stack.clear();
     device.running.clear();
     device.task = -1;
     device.available = device.remaining = 0;
-    device.since = device.left = device.owed = device.transfers_end = 0;
   }
+  for (Executor& executor : executors_) executor.Reset();
+  changed_.clear();
   for (Memory& memory : memory_) memory = Memory();
   for (size_t i = 0; i < model_.persistent_ops.size(); ++i) {
     memory_[row[slots.of_persistent[i]]].now += model_.persistent_bytes[model_.persistent_ops[i]];
@@ -157,6 +160,7 @@ void Engine::Begin(Lanes* lanes) {
     MakeReady<kMode>(id, ops_[id].device, 0.0, kAtStart, false);
   }
   for (int32_t d = 0; d < model_.num_devices; ++d) Dispatch<Lanes, kMode>(lanes, d, 0.0);
+  if (!changed_.empty()) ShareCores(lanes, 0.0);
 }
 
 template <typename Lanes, Engine::Mode kMode>
@@ -174,6 +178,12 @@ void Engine::Loop(Lanes* lanes, double cutoff) {
     }
     if (lane < num_devices) {
       Device& device = devices_[lane];
+      if (__builtin_expect(device.is_executor, false)) {
+        EndOnExecutor<Lanes, kMode>(lanes, lane, now);
+        if (kMode == Mode::kMove && converged_) return;
+        ShareCores(lanes, now);
+        continue;
+      }
       const int32_t task = device.concurrency == 1 ? device.task : device.running.top().item;
       if (kMode == Mode::kBase && task < model_.num_ops) TakeCheckpoint(task, now);
       if (kMode == Mode::kMove && now >= marker_seconds_ && AtMarker(task, now)) {
@@ -183,10 +193,6 @@ void Engine::Loop(Lanes* lanes, double cutoff) {
       if (device.concurrency == 1) {
         device.task = -1;
         lanes->Clear(lane);
-        if (__builtin_expect(device.executor_thread, false)) {
-          device.Advance(now, true);
-          if (kMode == Mode::kTrace) log_->spans[log_->op_span[task]].end = now;
-        }
       } else {
         device.running.pop();
         if (device.running.empty()) {
@@ -230,9 +236,12 @@ void Engine::Loop(Lanes* lanes, double cutoff) {
           lanes->Set(lane, free_wires_.top().time, free_wires_.top().sequence);
         }
       }
-      EndWire<Lanes, kMode>(lanes, wire, now);
-      Dispatch<Lanes, kMode>(lanes, wire.dst, now);
+      if (wire.transfer < 0 || --transfers_[wire.transfer].parts == 0) {
+        EndWire<Lanes, kMode>(lanes, wire, now);
+        Dispatch<Lanes, kMode>(lanes, wire.dst, now);
+      }
     }
+    if (__builtin_expect(!changed_.empty(), false)) ShareCores(lanes, now);
   }
   outcome_.step_seconds = now;
 }
@@ -244,23 +253,67 @@ inline void Engine::Queue(int32_t task, int32_t d, double now, double seconds) {
   if (Cuts(kMode)) device.available = std::max(device.available, now) + seconds;
 }
 
-__attribute__((noinline)) void Engine::ReadyOnThread(int32_t op, Device* device, bool by_own_op) {
-  if (!by_own_op) {
-    device->stack.push(op);
-  } else if (model_.inline_op[op]) {
-    device->ready.push(op);
-  } else {
-    if (newly_ready_ >= 0) device->stack.push_front(newly_ready_);
-    newly_ready_ = op;
+__attribute__((noinline)) void Engine::ReadyOnExecutor(int32_t op, int32_t d, bool by_own_op) {
+  if (by_own_op) executors_[d].FromOwnOp(op, model_.inline_op[op] != 0);
+  else executors_[d].FromElsewhere(op);
+}
+
+// To be called before what is under way on an executor, or how fast, changes.
+void Engine::BeforeChange(int32_t d, double now) {
+  Executor& executor = executors_[d];
+  if (executor.changed) return;
+  if (executor.working) outcome_.busy_seconds[d] += now - executor.since;
+  executor.Advance(now);
+  executor.changed = true;
+  changed_.push_back(d);
+}
+
+// At the end of an event: what is under way on executors that changed shares their cores anew. One
+// that begins or ceases to work changes the speed of its neighbours.
+template <typename Lanes>
+__attribute__((noinline)) void Engine::ShareCores(Lanes* lanes, double now) {
+  bool others = false;
+  for (int32_t d : changed_) {
+    const bool working = executors_[d].UnderWay() > 0;
+    others = others || working != executors_[d].working;
+    executors_[d].working = working;
   }
+  if (others && model_.contends) {
+    for (int32_t d = 0; d < model_.num_devices; ++d) {
+      if (executors_[d].working) BeforeChange(d, now);
+    }
+  }
+  for (int32_t d : changed_) {
+    Executor& executor = executors_[d];
+    executor.changed = false;
+    double slower = 1;
+    if (model_.contends) {
+      const double* contention = model_.contention.data() + int64_t{d} * model_.num_devices;
+      for (int32_t other = 0; other < model_.num_devices; ++other) {
+        if (executors_[other].working) slower += contention[other];
+      }
+    }
+    executor.slowdown = slower * std::max(1, executor.UnderWay());
+    double end;
+    uint64_t sequence;
+    if (executor.Next(&end, &sequence)) lanes->Set(d, end, sequence);
+    else lanes->Clear(d);
+  }
+  changed_.clear();
+}
+
+void Engine::AddTransferWork(int32_t d, int32_t id, double seconds, double now) {
+  BeforeChange(d, now);
+  executors_[d].transfers.push({seconds, sequence_++, id});
+  ++transfers_[id].parts;
 }
 
 template <Engine::Mode kMode>
 PLACER_INLINE void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t reason,
                               bool by_own_op) {
   Device& device = devices_[d];
-  if (__builtin_expect(device.executor_thread, false)) {
-    ReadyOnThread(op, &device, by_own_op);
+  if (__builtin_expect(device.is_executor, false)) {
+    ReadyOnExecutor(op, d, by_own_op);
   } else {
     device.ready.push(op);
   }
@@ -274,9 +327,9 @@ PLACER_INLINE void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t 
     device.remaining -= cost.seconds;
     if (device.concurrency == 1) {
       // A device that runs one task at a time, first ready first, starts this one when everything
-      // before it has ended: its start is known now. An executor thread may start it at once.
+      // before it has ended: its start is known now. An executor may start it at once.
       const double after = std::max(device.available, now);
-      const double start = device.executor_thread ? now : after;
+      const double start = device.is_executor ? now : after;
       const bool idle = now > device.available;
       device.available = after + cost.seconds;
       if (start + cost.rank > limit_ ||
@@ -292,18 +345,17 @@ PLACER_INLINE void Engine::MakeReady(int32_t op, int32_t d, double now, int32_t 
 template <typename Lanes, Engine::Mode kMode>
 PLACER_INLINE void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
   Device& device = devices_[d];
-  for (;;) {
-    Ring<int32_t>* queue = &device.ready;
-    if (queue->empty()) {
-      if (!device.executor_thread || device.stack.empty()) return;
-      queue = &device.stack;
-    }
+  if (__builtin_expect(device.is_executor, false)) {
+    DispatchExecutor<kMode>(d, now);
+    return;
+  }
+  while (!device.ready.empty()) {
     if (device.concurrency == 1 ? device.task >= 0
                                 : device.running.size() >= size_t(device.concurrency)) {
       return;
     }
-    const int32_t task = queue->front();
-    queue->pop();
+    const int32_t task = device.ready.front();
+    device.ready.pop();
     double seconds;
     if (task < model_.num_ops) {
       const OpCost& cost = device.costs[task];
@@ -317,14 +369,8 @@ PLACER_INLINE void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
       seconds = ((task - model_.num_ops) & 1) == 0 ? link.SendSeconds(bytes)
                                                    : link.RecvSeconds(bytes);
     }
-    double end = now + seconds;
+    const double end = now + seconds;
     outcome_.busy_seconds[d] += seconds;
-    if (__builtin_expect(device.executor_thread, false)) {
-      device.Advance(now, false);
-      device.left = seconds;
-      device.sequence = sequence_;
-      end = device.OpEnd();
-    }
     if (kMode == Mode::kTrace) TraceStart(task, d, now, end);
     const uint64_t sequence = sequence_++;
     if (device.concurrency == 1) {
@@ -335,6 +381,59 @@ PLACER_INLINE void Engine::Dispatch(Lanes* lanes, int32_t d, double now) {
       lanes->Set(d, device.running.top().time, device.running.top().sequence);
     }
   }
+}
+
+template <Engine::Mode kMode>
+__attribute__((noinline)) void Engine::DispatchExecutor(int32_t d, double now) {
+  Executor& executor = executors_[d];
+  for (size_t i = 0; i < executor.threads.size(); ++i) {
+    ExecutorThread& thread = executor.threads[i];
+    if (thread.op >= 0) continue;
+    const int32_t op = executor.Take(i);
+    if (op < 0) continue;
+    BeforeChange(d, now);
+    const OpCost& cost = devices_[d].costs[op];
+    if (kMode == Mode::kTrace) TraceOpBuffers(op, d);
+    Allocate<kMode>(d, cost.start_bytes, now);
+    if (kMode == Mode::kTrace) TraceStart(op, d, now, now);  // EndOnExecutor knows the end
+    thread.op = op;
+    thread.left = cost.seconds;
+    thread.sequence = sequence_++;
+  }
+}
+
+template <typename Lanes, Engine::Mode kMode>
+__attribute__((noinline)) void Engine::EndOnExecutor(Lanes* lanes, int32_t d, double now) {
+  Executor& executor = executors_[d];
+  if (executor.next == static_cast<int32_t>(executor.threads.size())) {
+    const int32_t id = executor.transfers.front().transfer;
+    BeforeChange(d, now);
+    executor.transfers.pop();
+    Transfer& transfer = transfers_[id];
+    if (--transfer.parts == 0) {
+      const int32_t dst = transfer.dst;
+      EndWire<Lanes, kMode>(lanes, {now, 0, transfer.output, transfer.src, dst, id}, now);
+      Dispatch<Lanes, kMode>(lanes, dst, now);
+    }
+    return;
+  }
+  ExecutorThread& thread = executor.threads[executor.next];
+  const int32_t op = thread.op;
+  if (kMode == Mode::kBase) TakeCheckpoint(op, now);
+  if (kMode == Mode::kMove && now >= marker_seconds_ && AtMarker(op, now)) {
+    converged_ = true;
+    return;
+  }
+  BeforeChange(d, now);
+  thread.op = -1;
+  executor.ending = executor.next;
+  if (kMode == Mode::kTrace) {
+    log_->cause = log_->op_span[op];
+    log_->spans[log_->cause].end = now;
+  }
+  EndOp<Lanes, kMode>(lanes, op, d, now);
+  executor.EndOfOutputs();
+  DispatchExecutor<kMode>(d, now);
 }
 
 // Every op ends once: what each fetches ahead of itself covers the arrays. Inlined by force, as GCC
@@ -390,12 +489,6 @@ PLACER_INLINE void Engine::EndOp(Lanes* lanes, int32_t op, int32_t d, double now
       references_[BufferSlot(d, root)] += users;
     }
   }
-  if (__builtin_expect(newly_ready_ >= 0, false)) {
-    Device& device = devices_[d];
-    if (device.ready.empty()) device.ready.push(newly_ready_);
-    else device.stack.push_front(newly_ready_);
-    newly_ready_ = -1;
-  }
   const OpCost& cost = devices_[d].costs[op];
   memory_[d].now -= cost.end_bytes;
   if (kMode == Mode::kTrace) {
@@ -423,7 +516,7 @@ PLACER_INLINE void Engine::Request(Lanes* lanes, int32_t output, int32_t src, in
   const Link& link = model_.links[src * model_.num_devices + dst];
   const Transfer transfer = {output, src, dst};
   int32_t id = -1;
-  if (kMode == Mode::kTrace || link.send_task || link.recv_task) {
+  if (kMode == Mode::kTrace || link.send_task || link.recv_task || link.OverlapsWork()) {
     id = static_cast<int32_t>(transfers_.size());
     transfers_.push_back(transfer);
     if (kMode == Mode::kTrace) {
@@ -439,24 +532,6 @@ PLACER_INLINE void Engine::Request(Lanes* lanes, int32_t output, int32_t src, in
   }
 }
 
-// Hands work on a transfer to the thread of device `d` that does such work, not before `request`.
-// Returns when it will be done.
-template <typename Lanes>
-__attribute__((noinline)) double Engine::WorkBeside(Lanes* lanes, int32_t d, double request, double now,
-                                                   double seconds, double* start) {
-  Device& device = devices_[d];
-  const bool running = device.task >= 0;
-  device.Advance(now, running);
-  const bool busy = running || !device.ready.empty() || !device.stack.empty() ||
-                    (newly_ready_ >= 0 && ops_[newly_ready_].device == d);
-  *start = std::max(request, device.transfers_end);
-  device.transfers_end = *start + (busy ? 2 * seconds : seconds);
-  device.owed += seconds;
-  outcome_.busy_seconds[d] += seconds;
-  if (running) lanes->Set(d, device.OpEnd(), device.sequence);
-  return device.transfers_end;
-}
-
 template <typename Lanes, Engine::Mode kMode>
 PLACER_INLINE void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now) {
   const Link& link = model_.links[transfer.src * model_.num_devices + transfer.dst];
@@ -465,10 +540,7 @@ PLACER_INLINE void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int
   outcome_.transfer_seconds[transfer.src] += seconds;
   outcome_.transfer_bytes[transfer.src] += bytes;
   Wire wire = {0, sequence_++, transfer.output, transfer.src, transfer.dst, id};
-  double start = now, sent = now;
-  if (__builtin_expect(link.send_beside, false)) {
-    sent = WorkBeside(lanes, transfer.src, now, now, link.SendSeconds(bytes), &start);
-  }
+  double start = now;
   int32_t blocker = -1;
   if (link.channel0 >= 0 && channel_free_[link.channel0] > start) {
     start = channel_free_[link.channel0];
@@ -478,19 +550,13 @@ PLACER_INLINE void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int
     start = channel_free_[link.channel1];
     if (kMode == Mode::kTrace) blocker = log_->channel_span[link.channel1];
   }
-  const double free = start + seconds;
-  wire.end = free;
-  const bool beside = link.send_beside || link.recv_beside;
-  if (__builtin_expect(beside, false)) {
-    wire.end = std::max(free, sent);
-    if (link.recv_beside) {
-      const double received =
-          WorkBeside(lanes, transfer.dst, start, now, link.RecvSeconds(bytes), &start);
-      wire.end = std::max(wire.end, received);
-    }
-  }
+  wire.end = start + seconds;
+  if (link.channel1 >= 0) channel_free_[link.channel1] = wire.end;
+  if (link.channel0 >= 0) channel_free_[link.channel0] = wire.end;
+  if (link.send_beside) AddTransferWork(transfer.src, id, link.SendSeconds(bytes), now);
+  if (link.recv_beside) AddTransferWork(transfer.dst, id, link.RecvSeconds(bytes), now);
   if (kMode == Mode::kTrace) {
-    if (beside || (blocker >= 0 && log_->spans[blocker].end != start)) {
+    if (link.OverlapsWork() || (start > now && blocker < 0)) {
       // Parts that overlap have one span, waiting included, which may end after the channel is free.
       start = now;
       blocker = -1;
@@ -502,12 +568,11 @@ PLACER_INLINE void Engine::StartWire(Lanes* lanes, const Transfer& transfer, int
                            model_.op_of[producer], model_.output_tensor[transfer.output],
                            transfer.src, transfer.dst, blocker >= 0 ? blocker : log_->cause, id,
                            bytes, now, start, wire.end});
-    if (link.channel0 >= 0) log_->channel_span[link.channel0] = stage.wire;
-    if (link.channel1 >= 0) log_->channel_span[link.channel1] = stage.wire;
+    const int32_t span = link.OverlapsWork() ? -1 : stage.wire;
+    if (link.channel0 >= 0) log_->channel_span[link.channel0] = span;
+    if (link.channel1 >= 0) log_->channel_span[link.channel1] = span;
   }
-  if (link.channel1 >= 0) channel_free_[link.channel1] = free;
-  if (link.channel0 >= 0) channel_free_[link.channel0] = free;
-  if (link.channel0 >= 0 && !beside) {
+  if (link.channel0 >= 0) {
     // Reservations in request order: the wires of a channel end in that order too.
     Ring<Wire>& wires = channel_wires_[link.channel0];
     if (wires.empty()) lanes->Set(model_.num_devices + link.channel0, wire.end, wire.sequence);
@@ -525,6 +590,7 @@ PLACER_INLINE void Engine::EndWire(Lanes* lanes, const Wire& wire, double now) {
   const int64_t bytes = model_.outputs[wire.output].copy_bytes;
   if (kMode == Mode::kTrace) {
     log_->cause = log_->stages[wire.transfer].wire;
+    log_->spans[log_->cause].end = now;  // of parts that overlap, the last has ended
     if (bytes > 0) {
       log_->slot_buffer[BufferSlot(wire.dst, wire.output)] =
           static_cast<int64_t>(log_->buffers.size());

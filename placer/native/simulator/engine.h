@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "executor.h"
 #include "lanes.h"
 #include "model.h"
 #include "trace.h"
@@ -73,6 +74,7 @@ class Engine {
   };
   struct Transfer {
     int32_t output, src, dst;
+    int32_t parts = 1;  // that have not ended: its wire, and work of executors
   };
   struct Wire {
     double end;
@@ -83,32 +85,12 @@ class Engine {
     Ring<int32_t> ready;            // tasks in first-ready order
     int32_t task = -1;              // when it runs one
     int32_t concurrency = 1;
-    bool executor_thread = false;
+    bool is_executor = false;  // then its queues and tasks are those of state_.executors
     const OpCost* costs = nullptr;
     // With a cutoff, one task at a time: when all that is ready will have ended, and the work of
     // the ops that are not ready yet.
     double available = 0, remaining = 0;
     EventHeap<int32_t> running;     // when it runs several tasks at once
-    // Of an executor thread: ops it takes when `ready` is empty and, as of `since`, what is left of
-    // the op that runs, of the work on transfers that shares its core, and when the transfers' own
-    // thread will have done it.
-    Ring<int32_t> stack;
-    double since = 0, left = 0, owed = 0, transfers_end = 0;
-    uint64_t sequence = 0;  // of the op that runs
-
-    // Brings the above up to `now`. Two threads at work have half the core each.
-    void Advance(double now, bool running) {
-      const double elapsed = now - since;
-      if (running) {
-        const double shared = std::min(elapsed, 2 * owed);
-        owed -= shared / 2;
-        left -= shared / 2 + (elapsed - shared);
-      } else {
-        owed -= std::min(elapsed, owed);
-      }
-      since = now;
-    }
-    double OpEnd() const { return since + (left + std::min(left, owed)); }
   };
   struct Memory {
     int64_t now = 0, peak = 0;
@@ -125,7 +107,15 @@ class Engine {
   void Loop(Lanes* lanes, double cutoff);
   template <typename Lanes, Mode kMode>
   void Dispatch(Lanes* lanes, int32_t d, double now);
-  void ReadyOnThread(int32_t op, Device* device, bool by_own_op);
+  template <typename Lanes, Mode kMode>
+  void EndOnExecutor(Lanes* lanes, int32_t d, double now);
+  void ReadyOnExecutor(int32_t op, int32_t d, bool by_own_op);
+  template <Mode kMode>
+  void DispatchExecutor(int32_t d, double now);
+  void BeforeChange(int32_t d, double now);
+  template <typename Lanes>
+  void ShareCores(Lanes* lanes, double now);
+  void AddTransferWork(int32_t d, int32_t id, double seconds, double now);
   template <Mode kMode>
   void MakeReady(int32_t op, int32_t d, double now, int32_t reason, bool by_own_op);
   template <Mode kMode>
@@ -135,9 +125,6 @@ class Engine {
   void EndOp(Lanes* lanes, int32_t op, int32_t d, double now);
   template <typename Lanes, Mode kMode>
   void Request(Lanes* lanes, int32_t output, int32_t src, int32_t dst, double now);
-  template <typename Lanes>
-  double WorkBeside(Lanes* lanes, int32_t d, double request, double now, double seconds,
-                    double* start);
   template <typename Lanes, Mode kMode>
   void StartWire(Lanes* lanes, const Transfer& transfer, int32_t id, double now);
   template <typename Lanes, Mode kMode>
@@ -171,6 +158,7 @@ class Engine {
     std::vector<int32_t> root;        // [outputs], of aliases
     std::vector<int32_t> references;  // [devices, outputs] users of a buffer or copy
     std::vector<Device> devices;
+    std::vector<Executor> executors;  // [D], or none
     std::vector<Memory> memory;
     std::vector<double> channel_free;
     std::vector<Ring<Wire>> channel_wires;
@@ -189,6 +177,7 @@ class Engine {
   std::vector<int32_t>& root_ = state_.root;
   std::vector<int32_t>& references_ = state_.references;
   std::vector<Device>& devices_ = state_.devices;
+  std::vector<Executor>& executors_ = state_.executors;
   std::vector<Memory>& memory_ = state_.memory;
   std::vector<double>& channel_free_ = state_.channel_free;
   std::vector<Ring<Wire>>& channel_wires_ = state_.channel_wires;
@@ -198,7 +187,7 @@ class Engine {
 
   std::vector<int32_t> stamp_;  // [devices] last output requested for this device
   int32_t stamps_ = 0;
-  int32_t newly_ready_ = -1;  // last op that the one ending now made ready for its own thread
+  std::vector<int32_t> changed_;  // executors that have `changed` set
   double limit_ = kNever;
   bool cut_ = false;
   // Runs of bases and moves.

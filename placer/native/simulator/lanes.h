@@ -14,7 +14,7 @@ namespace placer {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// A first-in first-out queue whose memory is kept from run to run.
+// A double-ended queue whose memory is kept from run to run.
 template <typename T>
 class Ring {
  public:
@@ -23,7 +23,9 @@ class Ring {
   void clear() { head_ = tail_ = 0; }
   T& front() { return items_[head_ & mask_]; }
   const T& operator[](uint32_t i) const { return items_[(head_ + i) & mask_]; }
+  T& back() { return items_[(tail_ - 1) & mask_]; }
   void pop() { ++head_; }
+  void pop_back() { --tail_; }
   void push(const T& item) {
     if (tail_ - head_ == items_.size()) Grow();
     items_[tail_++ & mask_] = item;

@@ -15,6 +15,7 @@ constexpr double kMaxSeconds = 1e30;
 constexpr int64_t kMaxTotalBytes = int64_t{1} << 62;
 constexpr int64_t kMaxCount = (int64_t{1} << 30);
 constexpr int64_t kMaxDevices = 4096;
+constexpr int64_t kMaxExecutorThreads = 256;  // as placer/devices/topology.py
 
 template <typename... Parts>
 [[noreturn]] void Fail(const Parts&... parts) {
@@ -122,12 +123,14 @@ void Model::Validate(const Inputs& in) const {
   CheckRange("control_dst", in.control_dst, in.num_controls, 0, n);
   CheckRange("device_class", in.device_class, d, 0, k);
   CheckRange("concurrency", in.concurrency, d, 1, int64_t{1} << 31);
+  CheckRange("executor_threads", in.executor_threads, d, 0, kMaxExecutorThreads + 1);
   for (int64_t i = 0; i < d; ++i) {
-    if (in.executor_thread[i] && in.concurrency[i] != 1) {
-      Fail("executor_thread[", i, "] is set: concurrency[", i, "] is ", in.concurrency[i],
-           ", must be 1");
+    if (in.executor_threads[i] > 0 && in.concurrency[i] != 1) {
+      Fail("executor_threads[", i, "] is ", in.executor_threads[i], ": concurrency[", i, "] is ",
+           in.concurrency[i], ", must be 1");
     }
   }
+  CheckSeconds("contention", in.contention, d * d, d);
   CheckRange("channels", in.channels, d * d * 2, -1, int64_t{1} << 31);
   for (int64_t i = 0; i < n; ++i) {
     const int64_t inputs = in.in_ptr[i + 1] - in.in_ptr[i];
@@ -144,7 +147,16 @@ void Model::BuildDevices(const Inputs& in) {
   const int32_t d = num_devices;
   memory_limit.assign(in.memory_limit, in.memory_limit + d);
   concurrency.assign(in.concurrency, in.concurrency + d);
-  executor_thread.assign(in.executor_thread, in.executor_thread + d);
+  executor_threads.assign(in.executor_threads, in.executor_threads + d);
+  contention.assign(static_cast<size_t>(d) * d, 0.0);
+  for (int32_t a = 0; a < d; ++a) {
+    for (int32_t b = 0; b < d; ++b) {
+      const size_t i = static_cast<size_t>(a) * d + b;
+      if (a == b || executor_threads[a] == 0 || executor_threads[b] == 0) continue;
+      contention[i] = in.contention[i];
+      contends = contends || contention[i] > 0;
+    }
+  }
   std::map<int32_t, int32_t> dense;
   auto channel = [&](int32_t id) {
     return id < 0 ? -1 : dense.emplace(id, static_cast<int32_t>(dense.size())).first->second;
@@ -163,8 +175,8 @@ void Model::BuildDevices(const Inputs& in) {
       link.recv_seconds_per_byte = in.recv_cpu_seconds_per_byte[i];
       const bool sends = link.send_seconds > 0 || link.send_seconds_per_byte > 0;
       const bool receives = link.recv_seconds > 0 || link.recv_seconds_per_byte > 0;
-      link.send_beside = sends && executor_thread[s];
-      link.recv_beside = receives && executor_thread[r];
+      link.send_beside = sends && executor_threads[s] > 0;
+      link.recv_beside = receives && executor_threads[r] > 0;
       link.send_task = sends && !link.send_beside;
       link.recv_task = receives && !link.recv_beside;
       link.channel0 = channel(in.channels[2 * i]);

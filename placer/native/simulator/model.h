@@ -35,7 +35,8 @@ struct Inputs {
   const int32_t* device_class = nullptr;       // [D]
   const int64_t* memory_limit = nullptr;       // [D]
   const int32_t* concurrency = nullptr;        // [D]
-  const bool* executor_thread = nullptr;       // [D]
+  const int32_t* executor_threads = nullptr;   // [D]
+  const double* contention = nullptr;          // [D, D]
   const bool* inline_op = nullptr;             // [N]
   const double* latency = nullptr;             // [D, D]
   const double* seconds_per_byte = nullptr;    // [D, D]
@@ -83,7 +84,9 @@ struct Link {
   double send_seconds, send_seconds_per_byte, recv_seconds, recv_seconds_per_byte;
   int32_t channel0, channel1;  // dense channel ids; channel0 is -1 only if both are
   bool send_task, recv_task;      // the cost queues at this end as a task
-  bool send_beside, recv_beside;  // the cost is worked off beside the ops of this end
+  bool send_beside, recv_beside;  // an executor of this end works it off beside its ops
+
+  bool OverlapsWork() const { return send_beside || recv_beside; }
 
   double WireSeconds(int64_t bytes) const {
     return latency + static_cast<double>(bytes) * seconds_per_byte;
@@ -129,7 +132,9 @@ class Model {
   std::vector<int32_t> persistent_ops;     // callers' ops that hold persistent bytes
   std::vector<int64_t> memory_limit;       // [D]
   std::vector<int32_t> concurrency;        // [D]
-  std::vector<char> executor_thread;       // [D]
+  std::vector<int32_t> executor_threads;   // [D] 0: the device is no executor
+  std::vector<double> contention;          // [D, D] 0 but between different executors
+  bool contends = false;                   // whether any of it is positive
   std::vector<char> inline_op;             // [num_ops]
   std::vector<Link> links;                 // [D, D]
 

@@ -57,6 +57,31 @@ void BySlot(const std::vector<int32_t>& slot_of, const std::vector<int32_t>* ite
   }
 }
 
+bool SameItems(const Ring<int32_t>& a, const Ring<int32_t>& b) {
+  if (a.size() != b.size()) return false;
+  for (uint32_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
+  }
+  return true;
+}
+
+// Whether two executors hold the same ops and share their cores in the same way; what is under way
+// is compared with the other events.
+bool SameExecutor(const Executor& a, const Executor& b) {
+  if (a.working != b.working || a.transfers.size() != b.transfers.size() ||
+      (a.working && (a.since != b.since || a.slowdown != b.slowdown))) {
+    return false;
+  }
+  for (size_t i = 0; i < a.threads.size(); ++i) {
+    if ((a.threads[i].op < 0) != (b.threads[i].op < 0) ||
+        !SameItems(a.threads[i].inlined, b.threads[i].inlined) ||
+        !SameItems(a.threads[i].stack, b.threads[i].stack)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 void BuildMoveBase(const Model& model, Engine* engine, const Slots& slots, const int32_t* row,
@@ -192,6 +217,7 @@ const Outcome& Engine::RunMove(const MoveBase& base, const int32_t* slots, const
   limit_ = cutoff < kNever ? cutoff + cutoff * kRoundingMargin : kNever;
   log_ = nullptr;
   base_ = &base;
+  changed_.clear();
   moved_.clear();
   for (int32_t d = 0; d < model_.num_devices; ++d) memory_[d].peak = from.peak_before[d];
   // Persistent bytes shift the whole history of a device's memory.
@@ -269,7 +295,8 @@ bool Engine::AtMarker(int32_t task, double now) {
 // users. Numbers of transfers and sequence numbers may differ, their order may not.
 bool Engine::Converged(const Checkpoint& checkpoint, double now) {
   const State& base = checkpoint.state;
-  using Event = std::tuple<double, uint64_t, int32_t, int32_t, int32_t, int32_t>;
+  // Time, or what is left of something under way on an executor; sequence number; what it is.
+  using Event = std::tuple<double, uint64_t, int32_t, int32_t, int32_t, int32_t, int32_t>;
   const auto identity = [this](const State& state, int32_t task) {
     if (task < model_.num_ops) return std::make_tuple(task, -1, -1, -1);
     const Transfer& transfer = state.transfers[(task - model_.num_ops) >> 1];
@@ -281,17 +308,10 @@ bool Engine::Converged(const Checkpoint& checkpoint, double now) {
     const Device& b = base.devices[d];
     if (memory_[d].now != base.memory[d].now + shifts_[d]) return false;
     if ((a.task < 0) != (b.task < 0) || a.running.size() != b.running.size() ||
-        a.ready.size() != b.ready.size() || a.stack.size() != b.stack.size()) {
+        a.ready.size() != b.ready.size()) {
       return false;
     }
-    if (a.executor_thread &&
-        (a.since != b.since || a.left != b.left || a.owed != b.owed ||
-         std::max(a.transfers_end, now) != std::max(b.transfers_end, now))) {
-      return false;
-    }
-    for (uint32_t i = 0; i < a.stack.size(); ++i) {
-      if (a.stack[i] != b.stack[i]) return false;
-    }
+    if (a.is_executor && !SameExecutor(executors_[d], base.executors[d])) return false;
     for (uint32_t i = 0; i < a.ready.size(); ++i) {
       if (identity(state_, a.ready[i]) != identity(base, b.ready[i])) return false;
     }
@@ -308,10 +328,12 @@ bool Engine::Converged(const Checkpoint& checkpoint, double now) {
   const auto events = [&](const State& state) {
     std::vector<Event> list;
     const auto add = [&](double time, uint64_t sequence, int32_t task) {
-      list.push_back(std::tuple_cat(std::make_tuple(time, sequence), identity(state, task)));
+      list.push_back(std::tuple_cat(std::make_tuple(time, sequence), identity(state, task),
+                                    std::make_tuple(0)));
     };
     const auto wire = [&](const Wire& w) {
-      list.emplace_back(w.end, w.sequence, model_.num_ops + 2, w.output, w.src, w.dst);
+      const int32_t parts = w.transfer < 0 ? 1 : state.transfers[w.transfer].parts;
+      list.emplace_back(w.end, w.sequence, model_.num_ops + 2, w.output, w.src, w.dst, parts);
     };
     for (int32_t d = 0; d < model_.num_devices; ++d) {
       const Device& device = state.devices[d];
@@ -322,12 +344,32 @@ bool Engine::Converged(const Checkpoint& checkpoint, double now) {
       for (const auto& entry : device.running.entries()) {
         add(entry.time, entry.sequence, entry.item);
       }
+      if (!device.is_executor) continue;
+      const Executor& executor = state.executors[d];
+      for (size_t i = 0; i < executor.threads.size(); ++i) {
+        const ExecutorThread& thread = executor.threads[i];
+        if (thread.op < 0) continue;
+        list.emplace_back(thread.left, thread.sequence, thread.op, static_cast<int32_t>(i), -1, -1,
+                          0);
+      }
+      for (uint32_t i = 0; i < executor.transfers.size(); ++i) {
+        const TransferWork& work = executor.transfers[i];
+        const Transfer& transfer = state.transfers[work.transfer];
+        list.emplace_back(work.left, work.sequence, model_.num_ops + 3 + (d == transfer.dst),
+                          transfer.output, transfer.src, transfer.dst, transfer.parts);
+      }
     }
     for (const Ring<Wire>& wires : state.channel_wires) {
       for (uint32_t i = 0; i < wires.size(); ++i) wire(wires[i]);
     }
     for (const auto& entry : state.free_wires.entries()) wire(entry.item);
-    std::sort(list.begin(), list.end());
+    if (executors_.empty()) {
+      std::sort(list.begin(), list.end());
+    } else {
+      // When each will end is not known yet, so all of them must have begun in the same order.
+      std::sort(list.begin(), list.end(),
+                [](const Event& a, const Event& b) { return std::get<1>(a) < std::get<1>(b); });
+    }
     for (Event& event : list) std::get<1>(event) = 0;  // only the order counts
     return list;
   };
