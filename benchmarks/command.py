@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from benchmarks.experiment import Experiment, Outcome
-from benchmarks.results import write_outcome
+from benchmarks.results import describe_run, write_outcome
 from placer.cli.main import import_tensorflow_quietly
 from placer.errors import PlacerError
 
@@ -94,6 +94,7 @@ def run_experiment(
     command = ["python", "-m", "benchmarks", *arguments]
     expected = experiment.expected_seconds(settings)
     print(f"{experiment.name}: about {format_duration(expected)} on two cores", flush=True)
+    described = describe_run()
     start = time.perf_counter()
     outcome = experiment.run(settings)
     seconds = time.perf_counter() - start
@@ -104,7 +105,7 @@ def run_experiment(
         print(note)
     for failure in outcome.failures:
         print(f"FAILED: {failure}", file=sys.stderr)
-    files = write_outcome(output, experiment.name, command, settings, outcome, seconds)
+    files = write_outcome(output, experiment.name, command, settings, outcome, seconds, described)
     print(f"{format_duration(seconds)}; results in {files[0]} and {len(files) - 1} other files")
     return outcome
 

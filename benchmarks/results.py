@@ -82,6 +82,15 @@ def describe_commit() -> str:
     return commit + ("+changes" if commit and changed else "")
 
 
+def describe_run() -> dict[str, Any]:
+    """Commit, machine and versions, to be asked for before an experiment changes the load."""
+    return {
+        "commit": describe_commit(),
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+    }
+
+
 def write_outcome(
     directory: str | os.PathLike[str],
     name: str,
@@ -89,6 +98,7 @@ def write_outcome(
     settings: Any,
     outcome: Outcome,
     seconds: float,
+    run: dict[str, Any],
 ) -> list[Path]:
     """Writes <name>.json, a CSV a table, figures and other files, each atomically.
 
@@ -99,6 +109,7 @@ def write_outcome(
       settings: frozen dataclass.
       outcome: what was found.
       seconds: how long it took.
+      run: `describe_run` of when it began.
 
     Returns:
       the files, the JSON file first.
@@ -115,17 +126,14 @@ def write_outcome(
         "experiment": name,
         "command": list(command),
         "settings": dataclasses.asdict(settings),
-        "commit": describe_commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
-        "machine": describe_machine(),
-        "versions": describe_versions(),
+        **run,
         "notes": list(outcome.notes),
         "failures": list(outcome.failures),
-        "tables": {key: _records(frame) for key, frame in outcome.tables.items()},
     }
-    text = json.dumps(record, indent=1, allow_nan=False, default=_plain)
-    files = {f"{name}.json": text.encode()}
+    tables = {key: _records(frame) for key, frame in outcome.tables.items()}
+    files = {f"{name}.json": _json(record, tables).encode()}
     for i, (key, frame) in enumerate(outcome.tables.items()):
         stem = name if i == 0 else f"{name}-{key}"
         files[f"{stem}.csv"] = frame.to_csv(index=False).encode()
@@ -140,6 +148,19 @@ def write_outcome(
         write_atomically(directory / file, data)
         paths.append(directory / file)
     return paths
+
+
+def _json(record: dict[str, Any], tables: dict[str, list[dict[str, Any]]]) -> str:
+    """`record` with "tables" added, each row of which has one line."""
+
+    def text(value: Any, indent: int | None = None) -> str:
+        return json.dumps(value, indent=indent, allow_nan=False, default=_plain)
+
+    def rows(table: list[dict[str, Any]]) -> str:
+        return "[\n   " + ",\n   ".join(map(text, table)) + "\n  ]" if table else "[]"
+
+    tables_text = ",\n".join(f"  {text(key)}: {rows(table)}" for key, table in tables.items())
+    return f'{text(record, 1)[:-2]},\n "tables": {{\n{tables_text}\n }}\n}}\n'
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -82,16 +82,24 @@ def test_help_lists_settings(capsys):
 def test_result_files(tmp_path):
     frame = pd.DataFrame({"x": [1, 2], "y": [math.inf, math.nan], "z": [np.float64(0.5), 2.0]})
     outcome = Outcome(
-        tables={"main": frame, "other": frame.head(1)}, notes=("a note",), files={"a.bin": b"abc"}
+        tables={"main": frame, "other": frame.head(1), "empty": frame.head(0)},
+        notes=("a note",),
+        files={"a.bin": b"abc"},
     )
-    paths = results.write_outcome(tmp_path, "quality", ["python"], Settings(), outcome, 1.23)
+    paths = results.write_outcome(
+        tmp_path, "quality", ["python"], Settings(), outcome, 1.23, results.describe_run()
+    )
     assert {p.name for p in paths} == {
         "quality.json",
         "quality.csv",
         "quality-other.csv",
+        "quality-empty.csv",
         "quality-a.bin",
     }
-    record = json.loads(paths[0].read_text())
+    text = paths[0].read_text()
+    assert sum('"x":' in line for line in text.splitlines()) == 3  # a row a line
+    record = json.loads(text)
+    assert record["tables"]["empty"] == []
     assert record["tables"]["main"] == [
         {"x": 1, "y": "inf", "z": 0.5},
         {"x": 2, "y": None, "z": 2.0},
@@ -110,7 +118,7 @@ def test_unwritable_directory(tmp_path):
     blocked.write_text("")
     outcome = Outcome(tables={"main": pd.DataFrame({"x": [1]})})
     with pytest.raises(PlacerError, match="cannot make directory"):
-        results.write_outcome(blocked, "quality", [], Settings(), outcome, 0.0)
+        results.write_outcome(blocked, "quality", [], Settings(), outcome, 0.0, {})
 
 
 def test_failures_give_exit_code_1(monkeypatch, tmp_path, capsys):
