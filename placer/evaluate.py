@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,24 @@ from placer.rewards import open_reward
 from placer.simulator.build import build_simulator
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluated:
+    """Figures of placements.
+
+    Attributes:
+      prepared: the graph that was read.
+      rows: one for the graph as it came, if it names devices that are there, and for each
+        placement.
+      interrupted: Ctrl-C ended the runs; there are rows of those that were run.
+      failure: what else ended them, such as workers that went away; "" if nothing did.
+    """
+
+    prepared: Prepared
+    rows: tuple[Row, ...]
+    interrupted: bool = False
+    failure: str = ""
+
+
 def evaluate(
     graph: Any,
     placed: Sequence[str | os.PathLike[str] | Placement],
@@ -31,7 +50,7 @@ def evaluate(
     clear_devices: bool = False,
     profile: str | None = None,
     trip_counts: Mapping[str, float] | None = None,
-) -> tuple[Prepared, list[Row]]:
+) -> Evaluated:
     """Simulates, and with `measure` runs, a graph as it came and under other placements.
 
     Args:
@@ -40,11 +59,8 @@ def evaluate(
       fetches, devices, clear_devices, profile, trip_counts: as placer.optimize takes them.
       measure: run each on the devices.
 
-    Returns:
-      What was read, and a row for the graph as it came and for each of `placed`.
-
     Raises:
-      PlacerError: if a file is not a placement of this graph on these devices.
+      PlacerError: if a file is not a placement of this graph on these devices, or nothing runs.
     """
     prepared = prepare(
         graph,
@@ -58,16 +74,34 @@ def evaluate(
     named: list[tuple[str, np.ndarray]] = []
     if prepared.came is not None:
         named.append(("as it came", prepared.came))
+    files = [Path(item).name for item in placed if not isinstance(item, Placement)]
     for item in placed:
-        name = "placement" if isinstance(item, Placement) else Path(item).name
+        if isinstance(item, Placement):
+            name = "placement"
+        else:
+            # Files of one name are told apart by their paths.
+            name = Path(item).name
+            name = name if files.count(name) == 1 else str(item)
         named.append((name, read_placement(item, problem)))
     simulator = build_simulator(problem)
-    with open_reward("measure" if measure else "simulate", prepared, simulator) as judge:
-        rows = []
-        for name, placement in named:
-            judge.evaluator.evaluate(placement[None])
-            rows.append(make_row(name, placement, simulator, problem, judge.measurement(placement)))
-    return prepared, rows
+    rows: list[Row] = []
+    interrupted, failure = False, ""
+    reward = "measure" if measure else "simulate"
+    with open_reward(reward, prepared, simulator) as judge:
+        try:
+            for name, placement in named:
+                judge.evaluator.evaluate(placement[None])
+                measured = judge.measurement(placement)
+                rows.append(make_row(name, placement, simulator, problem, measured))
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            interrupted = True
+        except PlacerError as error:
+            if not rows:
+                raise
+            failure = str(error)
+    return Evaluated(prepared, tuple(rows), interrupted, failure)
 
 
 def read_placement(
@@ -81,7 +115,8 @@ def read_placement(
         PlacementProblem.repair puts them.
 
     Raises:
-      PlacerError: if it is of another graph, names devices that the topology lacks, or is illegal.
+      PlacerError: if it lacks ops of the graph, names devices that the topology lacks, or is
+        illegal.
     """
     where = "placement" if isinstance(item, Placement) else str(item)
     if isinstance(item, Placement):
@@ -100,7 +135,10 @@ def read_placement(
     for op, name in enumerate(graph.names):
         device = device_of[name]
         if device not in numbers:
-            matching = problem.topology.matching(device)
+            try:
+                matching = problem.topology.matching(device)
+            except PlacerError as error:
+                raise PlacerError(f"{where}: op {name!r}: {error}") from None
             if not matching.any():
                 raise PlacerError(
                     f"{where}: op {name!r} is on {device!r}, which {problem.topology.name} lacks"

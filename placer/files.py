@@ -22,9 +22,9 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     Raises:
       PlacerError: if the file cannot be written; nothing is left behind.
     """
-    path = Path(os.path.realpath(path))
     temporary: str | None = None
     try:
+        path = _written(path)
         if path.exists() and not path.is_file():
             path.write_bytes(data)
             return
@@ -34,14 +34,34 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        os.chmod(temporary, _mode(path))
         os.replace(temporary, path)
+        temporary = None
     except OSError as error:
+        raise PlacerError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
-        raise PlacerError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _written(path: str | os.PathLike[str]) -> Path:
+    """What writing to `path` writes: the file that links lead to, or what is no file, as given.
+
+    The system's name for a pipe, to which /dev/stdout may be a link, is no path that can be opened.
+    """
+    given = Path(path)
+    if given.exists() and not given.is_file():
+        return given
+    return Path(os.path.realpath(given))
+
+
+def _mode(path: Path) -> int:
+    """Permissions of the file that is replaced, or those of a new one."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 Proto = TypeVar("Proto", bound=message.Message)
@@ -97,8 +117,8 @@ def check_directory(path: str | os.PathLike[str]) -> None:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raises PlacerError now if `path` could not be written later; changes nothing."""
-    path = Path(os.path.realpath(path))
     try:
+        path = _written(path)
         exists, is_directory, is_file = path.exists(), path.is_dir(), path.is_file()
         has_parent = path.parent.is_dir()
     except OSError as error:
@@ -121,8 +141,9 @@ def check_distinct(paths: Sequence[str | os.PathLike[str]]) -> None:
     """
     seen: set[str] = set()
     for path in paths:
+        if os.path.exists(path) and not os.path.isfile(path):
+            continue
         real = os.path.realpath(path)
         if real in seen:
             raise PlacerError(f"cannot write {path} twice; give each output a file of its own")
-        if not os.path.exists(real) or os.path.isfile(real):
-            seen.add(real)
+        seen.add(real)

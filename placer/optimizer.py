@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from placer import interrupts
 from placer.devices import Topology
 from placer.errors import InfeasibleError, PlacerError
-from placer.graph import write_devices
+from placer.graph import clear_function_devices, write_devices
 from placer.grouping import atoms, group_ops
 from placer.methods import get_method
 from placer.pipeline import Prepared, prepare
@@ -21,7 +23,7 @@ from placer.problem import PlacementProblem
 from placer.result import Result, Row
 from placer.rewards import REWARDS, Judge, open_reward
 from placer.runtime import Measurement
-from placer.schedule import Schedule, add_control_inputs, find_schedule
+from placer.schedule import add_control_inputs, find_schedule
 from placer.search import SEEDS, Budget, Search
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
@@ -79,7 +81,8 @@ def optimize(
       on_progress: called after every batch of evaluations.
 
     Returns:
-      The Result; never worse than the graph as it came or on any one device, where those fit.
+      The Result; never worse than the graph as it came, on the first GPU or on the first CPU alone,
+      where those fit.
 
     Raises:
       PlacerError: one line, for bad input, and for what ends the search before it has found
@@ -121,7 +124,7 @@ def optimize(
         budget * (1 - _SCHEDULE_SHARE * schedule),
         float("inf") if evaluations is None else evaluations,
     )
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as outer, contextlib.ExitStack() as stack:
         try:
             judge = stack.enter_context(open_reward(reward, prepared, simulator))
         except KeyboardInterrupt:
@@ -142,6 +145,11 @@ def optimize(
             interrupted = True
         except PlacerError as error:
             failed = error
+        except (MemoryError, tf.errors.OpError) as error:
+            what = " ".join(str(error).split()) or "out of memory"
+            failed = PlacerError(f"{method} failed: {type(error).__name__}: {what}")
+        # Until the workers are closed, which a second Ctrl-C must not turn into a loss.
+        outer.enter_context(interrupts.ignored())
         judge.keep_best(search)
         if failed is not None and search.best_seconds >= reference_seconds:
             raise failed
@@ -155,8 +163,14 @@ def optimize(
     source = prepared.source
     edges = np.zeros((0, 2), np.int32)
     if schedule and not interrupted and failed is None:
-        found = _find_schedule(problem, simulator, best, budget, evaluations)
-        if found is not None and len(found.before):
+        seconds, trials = budget * _SCHEDULE_SHARE, float("inf")
+        if evaluations is not None:
+            # The number of trials counts, so that one seed gives one result.
+            seconds = budget - search.elapsed
+            trials = max(evaluations // _EVALUATIONS_A_TRIAL, 10)
+        found = find_schedule(problem, simulator, best, seconds, trials)
+        interrupted = found.interrupted
+        if len(found.before):
             edges = np.stack([found.before, found.after], axis=1)
             rows.append(make_row("placer, scheduled", best, found.simulator, problem))
             add_control_inputs(source.graph_def, found)
@@ -164,11 +178,13 @@ def optimize(
             source = dataclasses.replace(source, data=None)
     placement = _placement(problem, best, rows[-1], method, seed, budget, reward)
     placement = dataclasses.replace(placement, control_edges=edges)
+    if clear_devices and clear_function_devices(source.graph_def):
+        source = dataclasses.replace(source, data=None)
     write_devices(source.graph_def, [placement.devices[d] for d in best])
     return Result(
         placement=placement,
         source=source,
-        problem=problem,
+        problem=judge.problem or problem,
         rows=tuple(rows),
         history=search.history(),
         evaluations=search.evaluations,
@@ -176,21 +192,6 @@ def optimize(
         interrupted=interrupted,
         failure="" if failed is None else str(failed),
     )
-
-
-def _find_schedule(
-    problem: PlacementProblem,
-    simulator: Simulator,
-    best: np.ndarray,
-    budget: float,
-    evaluations: int | None,
-) -> Schedule | None:
-    """Control edges for the best placement, int32[N]; None if Ctrl-C ended the search for them."""
-    trials = float("inf") if evaluations is None else max(evaluations // _EVALUATIONS_A_TRIAL, 10)
-    try:
-        return find_schedule(problem, simulator, best, budget * _SCHEDULE_SHARE, trials)
-    except KeyboardInterrupt:
-        return None
 
 
 def reference_placements(prepared: Prepared) -> dict[str, np.ndarray]:

@@ -45,7 +45,8 @@ class Result:
     Attributes:
       placement: op name -> device.
       source: the graph, its devices rewritten.
-      problem: the arrays that were searched over.
+      problem: the arrays that predictions are made with; with reward "both", what real runs taught
+        is in them.
       rows: figures of the graph as it came, of single devices, and last of the placement.
       history: each improvement: seconds, evaluations, step_seconds, source (which part found it).
       evaluations: placements that were evaluated.

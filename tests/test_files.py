@@ -89,3 +89,25 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
             check_writable(path)
     with pytest.raises(PlacerError, match="cannot write"):
         write_atomically(tmp_path / "nowhere" / "file", b"")
+
+
+def test_a_pipe_by_the_number_of_its_descriptor(tmp_path: Path) -> None:
+    """As in `--output /dev/stdout | gzip`: where the link leads is no path."""
+    read, write = os.pipe()
+    try:
+        path = f"/dev/fd/{write}"
+        check_writable(path)
+        check_distinct([path, path])
+        write_atomically(path, b"data")
+        assert os.read(read, 100) == b"data"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    write_atomically(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

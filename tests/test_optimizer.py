@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import signal
 
 import numpy as np
 import pytest
@@ -287,8 +289,90 @@ def test_a_result_is_saved_and_evaluated_the_same(tmp_path) -> None:
     result = placer.optimize(_two_chains(), devices="k80:2", evaluations=300)
     result.save(tmp_path / "placed.pb")
     result.placement.save(tmp_path / "placement.pbtxt")
-    _, rows = evaluate(
+    rows = evaluate(
         _two_chains(), [tmp_path / "placed.pb", tmp_path / "placement.pbtxt"], devices="k80:2"
-    )
+    ).rows
     assert [r.step_seconds for r in rows[1:]] == [result.step_seconds] * 2
     assert np.isfinite(rows[0].step_seconds)
+
+
+def test_running_out_of_memory_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def method(search: Search) -> None:
+        raise MemoryError("Unable to allocate 20.0 GiB")
+
+    monkeypatch.setattr("placer.optimizer.get_method", lambda *arguments: method)
+    with pytest.raises(PlacerError, match="auto failed: MemoryError: Unable to allocate"):
+        placer.optimize(_two_chains(8), devices="k80:2")
+
+
+def test_a_second_ctrl_c_does_not_lose_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    from placer import optimizer
+
+    make_row = optimizer.make_row
+
+    def method(search: Search) -> None:
+        raise KeyboardInterrupt
+
+    def impatient(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return make_row(*arguments)
+
+    monkeypatch.setattr(optimizer, "get_method", lambda *arguments: method)
+    monkeypatch.setattr(optimizer, "make_row", impatient)
+    result = placer.optimize(_two_chains(8), devices="k80:2")
+    assert result.interrupted
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_rows_of_placements_that_ran_survive_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    from placer import evaluate as module
+    from placer.rewards import Judge
+
+    class Failing(Judge):
+        def measurement(self, placement: np.ndarray) -> None:
+            self.calls = getattr(self, "calls", 0) + 1
+            if self.calls == 3:
+                raise failure
+
+    monkeypatch.setattr(
+        module,
+        "open_reward",
+        lambda reward, prepared, simulator: contextlib.nullcontext(Failing(simulator, simulator)),
+    )
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "g.pb").write_bytes(_two_chains(8).SerializeToString())
+    files = [tmp_path / folder / "g.pb" for folder in ("a", "b")]
+    failure: BaseException = PlacerError("the workers are gone")
+    found = module.evaluate(_two_chains(8), files, devices="k80:2", measure=True)
+    assert [r.name for r in found.rows] == ["as it came", str(files[0])]
+    assert (found.failure, found.interrupted) == ("the workers are gone", False)
+    failure = KeyboardInterrupt()
+    found = module.evaluate(_two_chains(8), files, devices="k80:2", measure=True)
+    assert len(found.rows) == 2
+    assert found.interrupted
+
+
+def test_devices_within_functions_are_cleared_too() -> None:
+    from placer.pipeline import prepare
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("/device:GPU:7"):
+            return tf.matmul(x, x)
+
+    with tf.Graph().as_default() as graph:
+        tf.identity(inner(tf.ones([4, 4])), name="out")
+    graph_def = graph.as_graph_def()
+
+    def devices(graph_def: graph_pb2.GraphDef) -> list[str]:
+        return [n.device for f in graph_def.library.function for n in f.node_def if n.device]
+
+    prepared = prepare(graph_def, ["out"], "k80:2", clear_devices=True)
+    assert not devices(prepared.to_run.graph_def)
+    assert devices(graph_def)
+    assert prepare(graph_def, ["out"], "k80:2").to_run.graph_def is graph_def
+    placer.optimize(graph_def, ["out"], devices="k80:2", evaluations=1, clear_devices=True)
+    assert not devices(graph_def)

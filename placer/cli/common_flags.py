@@ -8,8 +8,8 @@ from placer.devices import SPEC_HELP
 from placer.errors import PlacerError
 
 
-def define_graph_flags(flag_values: flags.FlagValues, profile: bool = True) -> None:
-    """--devices, --fetch, --clear_devices, --trip_count and, if it is wanted, --profile."""
+def define_graph_flags(flag_values: flags.FlagValues, costs: bool = True) -> None:
+    """--devices, --fetch, --clear_devices and, for commands that simulate, flags of op costs."""
     flags.DEFINE_string("devices", "local", SPEC_HELP, flag_values=flag_values)
     flags.DEFINE_multi_string(
         "fetch",
@@ -24,16 +24,16 @@ def define_graph_flags(flag_values: flags.FlagValues, profile: bool = True) -> N
         "forget the devices that the graph came with, rather than keep them",
         flag_values=flag_values,
     )
-    if profile:
+    if costs:
         flags.DEFINE_string(
             "profile", None, "file of measured op costs (placer profile)", flag_values=flag_values
         )
-    flags.DEFINE_multi_string(
-        "trip_count",
-        [],
-        "NAME=N: iterations of the while loop NAME, where the graph does not show them",
-        flag_values=flag_values,
-    )
+        flags.DEFINE_multi_string(
+            "trip_count",
+            [],
+            "NAME=N: iterations of the while loop NAME, where the graph does not show them",
+            flag_values=flag_values,
+        )
 
 
 def trip_counts(flag_values: flags.FlagValues) -> dict[str, float]:

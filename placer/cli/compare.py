@@ -14,7 +14,7 @@ from placer.errors import PlacerError
 
 def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    common_flags.define_graph_flags(flag_values)
+    common_flags.define_graph_flags(flag_values, costs=False)
     flags.DEFINE_integer("rounds", 4, "sessions of each", lower_bound=2, flag_values=flag_values)
     flags.DEFINE_integer(
         "steps", 10, "timed steps a session", lower_bound=1, flag_values=flag_values
@@ -43,11 +43,9 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
         flag_values.fetch,
         flag_values.devices,
         clear_devices=flag_values.clear_devices,
-        profile=flag_values.profile,
-        trip_counts=common_flags.trip_counts(flag_values),
     )
     a, b = (read_placement(path, prepared.problem) for path in arguments[1:])
-    with open_runner(prepared.devices, prepared.source) as runner:
+    with open_runner(prepared.devices, prepared.to_run) as runner:
         result = compare(
             runner,
             a,

@@ -27,7 +27,7 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
 
     if not arguments:
         raise PlacerError("placer evaluate takes a GRAPH and any number of PLACED files")
-    prepared, rows = evaluate(
+    found = evaluate(
         arguments[0],
         arguments[1:],
         fetches=flag_values.fetch,
@@ -37,5 +37,10 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
         profile=flag_values.profile,
         trip_counts=common_flags.trip_counts(flag_values),
     )
-    print_rows(rows, prepared.problem.topology, f"{arguments[0]} on {flag_values.devices}")
+    title = f"{arguments[0]} on {flag_values.devices}"
+    print_rows(found.rows, found.prepared.problem.topology, title)
+    if found.failure:
+        raise PlacerError(f"the rest was not run: {found.failure}")
+    if found.interrupted:
+        raise KeyboardInterrupt("the rest was not run")
     return 0

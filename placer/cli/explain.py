@@ -18,7 +18,7 @@ from absl import flags
 from placer.cli import common_flags
 from placer.cli.progress import format_seconds
 from placer.errors import PlacerError
-from placer.files import write_atomically
+from placer.files import check_directory, write_atomically
 
 _CRITICAL_PATH_LINES = 12
 
@@ -51,10 +51,7 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
     if flag_values.pictures:
         report.require_matplotlib()
     directory = Path(flag_values.output)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PlacerError(f"cannot make directory {directory}: {error.strerror}") from None
+    check_directory(directory)
     prepared = prepare(
         arguments[0],
         flag_values.fetch,
@@ -88,6 +85,10 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
             f"out of memory: {name} needs {problem_device.peak_bytes / 2**30:.2f} GiB, has "
             f"{problem_device.limit_bytes / 2**30:.2f}"
         )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlacerError(f"cannot make directory {directory}: {error.strerror}") from None
     frames = {
         "devices": devices,
         "critical_path": path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import io
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ COMMANDS = {
     "compare": "measure two placements against each other",
     "devices": "the hardware catalogue and what is here",
     "methods": "the placers and their options",
-    "calibrate": "measure launch overhead and links of devices, write a topology",
+    "calibrate": "measure launch overhead, links and contention of devices, write a topology",
     "profile": "measure op times of a graph, write an op profile",
     "worker": "serve as a worker for grpc:// devices",
     "plugin": "install, remove or show the Grappler plugin",
@@ -77,6 +78,10 @@ def run() -> None:
     """Entry point of the console script."""
     # A polite kill is treated as Ctrl-C: the best placement so far is written.
     signal.signal(signal.SIGTERM, _interrupt)
+    # File names need not be text.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main(sys.argv[1:]))
 
 

@@ -54,7 +54,7 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
             summary += f" (needs: pip install 'placer[{spec.extra}]')"
         options = ", ".join(name for name, _, _ in spec.describe())
         table.add_row(spec.name, summary, options or "-")
-    console.print(table)
+    console.print(table, markup=False)
     console.print("placer methods METHOD tells its source and options.", markup=False)
     return 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
+from placer import interrupts
 from placer.cli import common_flags
 from placer.cli.progress import Progress, format_seconds
 from placer.cli.tables import print_rows
@@ -72,7 +73,11 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         flag_values=flag_values,
     )
     flags.DEFINE_integer(
-        "max_groups", 256, "op groups that policies read at most", 1, flag_values=flag_values
+        "max_groups",
+        256,
+        "op groups that policies read, about: ops that may use other devices than most make more",
+        1,
+        flag_values=flag_values,
     )
     flags.DEFINE_string(
         "checkpoint_dir", None, "where the policy keeps checkpoints", flag_values=flag_values
@@ -130,21 +135,24 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
         raise KeyboardInterrupt("nothing was found yet, nothing is written") from None
     if result.failure:
         print(f"placer: the search ended early: {result.failure}", file=sys.stderr)
-    if flag_values.output is not None:
-        result.save(flag_values.output)
-    if flag_values.placement is not None:
-        result.placement.save(flag_values.placement)
-    if flag_values.history is not None:
-        _write_history(result.history, flag_values.history)
-    if flag_values.tensorboard is not None:
-        report.write_tensorboard(result.history, flag_values.tensorboard)
+    with interrupts.ignored():
+        if flag_values.output is not None:
+            result.save(flag_values.output)
+        if flag_values.placement is not None:
+            result.placement.save(flag_values.placement)
+        if flag_values.history is not None:
+            _write_history(result.history, flag_values.history)
+        if flag_values.tensorboard is not None:
+            report.write_tensorboard(result.history, flag_values.tensorboard)
     print_rows(result.rows, result.problem.topology, f"{graph} on {flag_values.devices}")
     print(result.cost_summary())
+    measured = result.measured_seconds
+    seconds = result.step_seconds if measured is None else measured
     if flag_values.schedule:
         print(f"{len(result.placement.control_edges)} control edges added")
     print(
         f"{'interrupted after' if result.interrupted else 'searched'} {result.seconds:.1f} s, "
-        f"{result.evaluations} placements; step time {format_seconds(result.step_seconds)}"
+        f"{result.evaluations} placements; step time {format_seconds(seconds)}"
         + (f", written to {flag_values.output}" if flag_values.output else "")
     )
     return 0

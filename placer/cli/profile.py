@@ -15,7 +15,7 @@ from placer.files import check_writable
 
 def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    common_flags.define_graph_flags(flag_values, profile=False)
+    common_flags.define_graph_flags(flag_values, costs=False)
     flags.DEFINE_string("output", None, "op profile to write", flag_values=flag_values)
     flags.DEFINE_integer(
         "steps", 5, "steps to average over", lower_bound=1, flag_values=flag_values
@@ -38,9 +38,8 @@ def run(arguments: list[str], flag_values: flags.FlagValues) -> int:
         flag_values.fetch,
         flag_values.devices,
         clear_devices=flag_values.clear_devices,
-        trip_counts=common_flags.trip_counts(flag_values),
     )
-    with open_runner(prepared.devices, prepared.source) as runner:
+    with open_runner(prepared.devices, prepared.to_run) as runner:
         result = profile(runner, prepared.problem, flag_values.steps)
     save_profile(result, flag_values.output)
     for device in result.devices:

@@ -19,17 +19,22 @@ _SPEC_PART = re.compile(
 
 
 def short_device_names(names: Sequence[str]) -> tuple[str, ...]:
-    """GPU:0 for each full name, with the task's number in front (1/GPU:0) if there are several."""
-    parts = [name.rsplit("/device:", 1) for name in names]
-    tasks = list(dict.fromkeys(task for task, _ in parts))
-    if len(tasks) == 1:
-        return tuple(device for _, device in parts)
-    jobs = {task.split("/job:")[1].split("/")[0] for task in tasks}
-    return tuple(
-        (f"{task.split('/job:')[1].split('/')[0]}:" if len(jobs) > 1 else "")
-        + f"{task.rsplit('/task:', 1)[1]}/{device}"
-        for task, device in parts
-    )
+    """GPU:0 for each full name, with the task's number in front (1/GPU:0) if there are several.
+
+    Jobs and replicas are named where there are several of them: ps:0/CPU:0, 1.0/GPU:0.
+    """
+    matches = [DEVICE_NAME.fullmatch(name) for name in names]
+    parts = [match.groupdict() for match in matches if match is not None]
+    if len(parts) < len(names):
+        return tuple(names)
+    several = {key: len({p[key] for p in parts}) > 1 for key in ("job", "replica", "task")}
+    short = []
+    for p in parts:
+        task = f"{p['replica']}.{p['task']}" if several["replica"] else p["task"]
+        task = f"{p['job']}:{task}" if several["job"] else task
+        device = f"{p['type']}:{p['index']}"
+        short.append(f"{task}/{device}" if any(several.values()) else device)
+    return tuple(short)
 
 
 def parse_device_spec(spec: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The Grappler plugin: placements applied inside TensorFlow, to sessions and tf.functions.
 
+import placer.plugin
 with placer.plugin.applied("placement.pb"):
     session.run("train")
 print(placer.plugin.report())

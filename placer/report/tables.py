@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from placer.devices import Topology, short_device_names
 from placer.report.layers import Layers, Pass
@@ -86,13 +87,17 @@ def critical_path_frame(trace: Trace, problem: PlacementProblem, layers: Layers)
 
     Returns:
       Columns start, seconds, what (compute, send, transfer, receive), layer, pass, device (or
-      "from > to"), ops, mib, waited_for (what the first of them last waited for), first_op. The
-      seconds add up to the step time.
+      "from > to"), ops, mib, crossings (transfers that the path goes along, not those that it
+      waits behind), waited_for (what the first of them last waited for), first_op. The seconds add
+      up to the step time.
     """
     names = short_device_names(problem.topology.device_names)
     lines: list[dict] = []
     last = None
-    for step in trace.critical_path():
+    path = trace.critical_path()
+    for step, after in zip(path, [*path[1:], None], strict=True):
+        waits = after is not None and after.reason == Reason.LINK_BUSY
+        crosses = int(step.kind == SpanKind.WIRE and not waits)
         kind = Pass(int(layers.pass_of[step.op])).name.lower()
         layer = layers.names[int(layers.layer_of[step.op])]
         what = _KINDS[step.kind]
@@ -105,6 +110,7 @@ def critical_path_frame(trace: Trace, problem: PlacementProblem, layers: Layers)
             line["seconds"] += step.end - step.start
             line["ops"] += 1
             line["mib"] += step.bytes / 2**20
+            line["crossings"] += crosses
             continue
         last = key
         lines.append(
@@ -117,6 +123,7 @@ def critical_path_frame(trace: Trace, problem: PlacementProblem, layers: Layers)
                 "device": device,
                 "ops": 1,
                 "mib": step.bytes / 2**20,
+                "crossings": crosses,
                 "waited_for": _REASONS[step.reason],
                 "first_op": problem.graph.names[step.op],
             }
@@ -130,6 +137,7 @@ def critical_path_frame(trace: Trace, problem: PlacementProblem, layers: Layers)
         "device",
         "ops",
         "mib",
+        "crossings",
         "waited_for",
         "first_op",
     ]
@@ -158,21 +166,21 @@ def describe_critical_path(frame: pd.DataFrame) -> str:
     compute = frame[frame["what"] == "compute"]
     by_layer = compute.groupby("layer")["seconds"].sum().sort_values(ascending=False).head(3)
     layers = ", ".join(f"{layer} {s / total:.0%}" for layer, s in by_layer.items())
-    crossings = int((frame["what"] == "transfer").sum())
+    crossings = int(frame["crossings"].sum())
     return f"critical path: {kinds}; it crosses between devices {crossings} times; most in {layers}"
 
 
 def print_frame(frame: pd.DataFrame, title: str = "", limit: int | None = None) -> None:
     """Prints a frame as a table: text as it is, numbers to four digits, first `limit` lines."""
-    table = Table(title=title or None, title_justify="left")
+    table = Table(title=Text(title) if title else None, title_justify="left")
     for column in frame.columns:
         numeric = pd.api.types.is_numeric_dtype(frame[column])
         table.add_column(str(column), justify="right" if numeric else "left")
     for row in frame.head(limit if limit is not None else len(frame)).itertuples(index=False):
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(Text(_cell(value)) for value in row))
     console = Console()
     console = console if console.is_terminal else Console(width=200)
-    console.print(table, markup=False)
+    console.print(table)
     if limit is not None and len(frame) > limit:
         console.print(f"... and {len(frame) - limit} lines more")
 

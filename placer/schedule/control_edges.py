@@ -29,13 +29,15 @@ class Schedule:
     Attributes:
       before, after: int32[S] ops; op after[i] starts when op before[i] has ended.
       simulator: of the graph with the edges.
-      step_seconds: of the placement, with the edges.
+      step_seconds: of the placement, with the edges; inf if Ctrl-C came before it was known.
+      interrupted: Ctrl-C ended the search for more.
     """
 
     before: np.ndarray
     after: np.ndarray
     simulator: Simulator
     step_seconds: float
+    interrupted: bool = False
 
 
 def find_schedule(
@@ -55,16 +57,33 @@ def find_schedule(
       problem: the graph; placement: int32[N].
       simulator: of the problem.
       seconds, evaluations: how long to look, and how many edge sets to try at most.
+
+    Returns:
+      The edges; Ctrl-C ends the search with those found so far.
     """
+    none = np.zeros(0, np.int32)
+    kept = Schedule(none, none, simulator, float("inf"))
+    try:
+        step_seconds = float(simulator.evaluate(placement[None]).step_seconds[0])
+        kept = dataclasses.replace(kept, step_seconds=step_seconds)
+        for better in _improvements(problem, kept, placement, seconds, evaluations):
+            kept = better
+    except KeyboardInterrupt:
+        kept = dataclasses.replace(kept, interrupted=True)
+    return kept
+
+
+def _improvements(
+    problem: PlacementProblem,
+    kept: Schedule,
+    placement: np.ndarray,
+    seconds: float,
+    evaluations: float,
+) -> Iterator[Schedule]:
+    """Ever better schedules; the first adds to `kept`, which has no edges."""
     deadline = time.monotonic() + seconds
     rules = OrderRules(problem.graph)
-    base = simulator.inputs
-    kept = Schedule(
-        np.zeros(0, np.int32),
-        np.zeros(0, np.int32),
-        simulator,
-        float(simulator.evaluate(placement[None]).step_seconds[0]),
-    )
+    base = kept.simulator.inputs
     tried = 0
     improved = True
     while improved:
@@ -72,7 +91,7 @@ def find_schedule(
         trace = kept.simulator.simulate(placement)
         for pairs in _proposals(trace, placement, rules, deadline):
             if time.monotonic() > deadline or tried >= evaluations:
-                return kept
+                return
             tried += 1
             before = np.concatenate([kept.before, [p for p, _ in pairs]]).astype(np.int32)
             after = np.concatenate([kept.after, [a for _, a in pairs]]).astype(np.int32)
@@ -89,9 +108,9 @@ def find_schedule(
                 kept = Schedule(before, after, proposal, float(evaluation.step_seconds[0]))
                 for pair in pairs:
                     rules.add(*pair)
+                yield kept
                 improved = True
                 break
-    return kept
 
 
 def _proposals(

@@ -51,6 +51,8 @@ class OrderRules:
         flow = np.isin(types.astype(str), sorted(_CONTROL_FLOW))[graph.op_type]
         fed = np.isin(types.astype(str), sorted(_FED))[graph.op_type]
         reads = np.isin(types.astype(str), sorted(_READS))[graph.op_type]
+        # Variables themselves; what writes reference variables hands their references on.
+        holders = references & (np.diff(graph.in_ptr) == 0)
         # In and after loops and conditionals.
         guarded = _reached(flow, src, dst, graph.topological_order())
         # Ops that may see a reference variable's buffer: its readers, through shared buffers too.
@@ -61,7 +63,7 @@ class OrderRules:
         self._ordered: dict[int, bool] = {}
         random = np.array([_is_random(t) for t in types], bool)[graph.op_type]
         self._writers = frozenset(
-            np.flatnonzero(stateful & ~reads & ~random & ~fed & ~references).tolist()
+            np.flatnonzero(stateful & ~reads & ~random & ~fed & ~holders).tolist()
         )
         self._fed = frozenset(np.flatnonzero(fed).tolist())
         self._read_outside = np.zeros(graph.num_ops, bool)

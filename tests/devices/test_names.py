@@ -12,3 +12,6 @@ def test_short_device_names() -> None:
     )
     several_jobs = [f"/job:{job}/replica:0/task:0/device:CPU:0" for job in ("ps", "worker")]
     assert short_device_names(several_jobs) == ("ps:0/CPU:0", "worker:0/CPU:0")
+    replicas = [f"/job:w/replica:{r}/task:0/device:GPU:0" for r in (0, 1)]
+    assert short_device_names(replicas) == ("0.0/GPU:0", "1.0/GPU:0")
+    assert short_device_names(["/job:w/task:0", *replicas]) == ("/job:w/task:0", *replicas)

@@ -62,7 +62,7 @@ def test_explain_of_a_placed_file_without_pictures(example, graph, graph_file, t
         (["explain", "GRAPH"], "--output"),
         (["explain", "/nowhere/graph.pb", "--output=OUT"], "cannot read"),
         (["explain", "GRAPH", "--output=OUT", "--layers=1"], "layers"),
-        (["explain", "GRAPH", "--output=GRAPH/x"], "cannot make directory"),
+        (["explain", "GRAPH", "--output=GRAPH/x"], "cannot write to directory"),
     ],
 )
 def test_errors_are_one_line(arguments, message, graph_file, tmp_path, capsys):

@@ -1,9 +1,11 @@
+import itertools
+
 import numpy as np
 import pytest
 
 from placer import report
 from placer.report.tables import layer_seconds
-from placer.simulator import SpanKind
+from placer.simulator import Reason, SpanKind
 
 
 def test_layer_seconds_are_the_devices_busy_times(example):
@@ -46,3 +48,15 @@ def test_print_frame_says_what_it_leaves_out(example, capsys):
     out = capsys.readouterr().out
     assert frame.first_op[0] in out
     assert f"{len(frame) - 2} lines more" in out
+
+
+def test_crossings_are_those_that_the_path_goes_along(example):
+    frame = report.critical_path_frame(example.trace, example.problem, example.layers)
+    path = example.trace.critical_path()
+    along = 0
+    for step, after in itertools.pairwise(path):
+        if step.kind == SpanKind.WIRE:
+            # What waits for the link does not read what went before it.
+            along += after.reason != Reason.LINK_BUSY
+    assert frame.crossings.sum() == along
+    assert f"crosses between devices {along} times" in report.describe_critical_path(frame)

@@ -21,7 +21,7 @@ from placer.graph import build_op_graph
 from placer.pipeline import prepare
 from placer.placement import Placement
 from placer.problem import PlacementProblem
-from placer.schedule import OrderRules, add_control_inputs, find_schedule
+from placer.schedule import OrderRules, add_control_inputs, control_edges, find_schedule
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator, simulator_inputs
 from tests.placers.problems import make_problem
@@ -187,6 +187,26 @@ def test_what_may_not_wait_or_be_awaited() -> None:
     assert not rules.allows(at(early_name), int(other_input))  # a cycle through the added edge
 
 
+def test_nothing_waits_for_what_writes_a_reference_variable() -> None:
+    """One who fetches the accuracy alone would train the weights too."""
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [4, 2], name="x")
+        v = tf1.get_variable("v", [2, 2], use_resource=False)
+        loss = tf.reduce_sum(tf.matmul(x, v), name="loss")
+        train = tf1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+        tf.square(tf.constant([3.0, 4.0]), name="accuracy")
+        tf.group(train, name="step")
+    fetches = ["step", "accuracy:0", "loss:0"]
+    problem = prepare(graph.as_graph_def(), fetches, parse("k80:1")).problem
+    rules = OrderRules(problem.graph)
+    types = [problem.graph.type_of(i) for i in range(problem.graph.num_ops)]
+    writer = types.index("ApplyGradientDescent")
+    accuracy = problem.graph.names.index("accuracy")
+    assert not rules.allows(writer, accuracy)
+    assert rules.allows(problem.graph.names.index("loss"), accuracy)
+
+
 def test_keeps_to_its_deadline_where_the_rules_take_long() -> None:
     """Variables by the hundred, all read first and written behind a chain of thousands of ops."""
     variables, length = 500, 10_000
@@ -239,3 +259,24 @@ def test_command_line_writes_the_edges(tmp_path: Path, capfd: pytest.CaptureFixt
     assert f"{edges} control edges added" in capfd.readouterr().out
     assert main(["optimize", str(graph), *flags, "--schedule", "--reward", "measure"]) == 2
     assert "schedule works with reward simulate only" in capfd.readouterr().err
+
+
+def test_ctrl_c_keeps_the_edges_found_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare(_clogged(), None, "k80:2")
+    problem, placement = prepared.problem, prepared.came
+    assert placement is not None
+    calls = []
+    proposals = control_edges._proposals
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return proposals(*arguments)
+
+    monkeypatch.setattr(control_edges, "_proposals", interrupted)
+    found = find_schedule(problem, build_simulator(problem), placement, 30.0, 500)
+    assert found.interrupted
+    assert len(found.before) > 0
+    edges = list(zip(found.before.tolist(), found.after.tolist(), strict=True))
+    assert found.step_seconds == _step(problem, placement, edges)
