@@ -68,7 +68,7 @@ def run(settings: Settings) -> Outcome:
     frames, curves = [], []
     for model in settings.models:
         case, placements = find_placements(model, topology, settings)
-        frame = measure_in_turns(case, placements, settings.rounds, settings.steps, settings.seed)
+        frame = measure_in_turns(case, placements, settings.rounds, settings.steps)
         frames.append(frame)
         if model == settings.train:
             single = frame[frame.placement.str.startswith("worker")].measured_seconds.idxmin()
@@ -128,7 +128,7 @@ def find_placements(
 
 
 def measure_in_turns(
-    case: Case, placements: dict[str, np.ndarray], rounds: int, steps: int, seed: int
+    case: Case, placements: dict[str, np.ndarray], rounds: int, steps: int
 ) -> pd.DataFrame:
     """Measures placements round by round, in another order each round.
 
@@ -162,13 +162,12 @@ def measure_in_turns(
         if name in failures:
             line |= {"measured_seconds": np.inf, "failure": failures[name]}
         else:
-            low, high = ratio_interval(times[name], one, CONFIDENCE, seed)
+            _, low, high = ratio_interval(times[name], one, CONFIDENCE)
             median = float(np.median(np.concatenate(times[name])))
             line |= {"measured_seconds": median, "low": low, "high": high, "failure": ""}
             if best is not None:
-                reference = float(np.median(np.concatenate(times[best])))
-                low, high = ratio_interval(times[best], times[name], CONFIDENCE, seed)
-                line |= {"speed_up": reference / median, "speed_up_low": low, "speed_up_high": high}
+                ratio, low, high = ratio_interval(times[best], times[name], CONFIDENCE)
+                line |= {"speed_up": ratio, "speed_up_low": low, "speed_up_high": high}
         lines.append(line)
     columns = ["model", "placement", "simulated_seconds", "measured_seconds", "low", "high"]
     columns += ["speed_up", "speed_up_low", "speed_up_high", "failure"]

@@ -81,7 +81,7 @@ def run(settings: Settings) -> Outcome:
         case = _case(model, settings)
         for grappler in settings.grappler:
             seen = run_workers(*case, settings.rounds, settings.steps, grappler)
-            rows.append(_step_row(model, grappler, seen, settings.seed))
+            rows.append(_step_row(model, grappler, seen))
             if seen["unexplained"]:
                 failures.append(f"{model}: {seen['unexplained'][0]} ran elsewhere without a reason")
     tables: dict[str, pd.DataFrame] = {}
@@ -235,7 +235,7 @@ def _write(
     return str(graph_file), str(placement_file)
 
 
-def _step_row(model: str, grappler: str, seen: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def _step_row(model: str, grappler: str, seen: Mapping[str, Any]) -> dict[str, Any]:
     times = {k: [np.array(r) for r in rounds] for k, rounds in seen["seconds"].items()}
     medians = {k: float(np.median(np.concatenate(rounds))) for k, rounds in times.items()}
     row: dict[str, Any] = {"model": model, "grappler": grappler}
@@ -245,8 +245,8 @@ def _step_row(model: str, grappler: str, seen: Mapping[str, Any], seed: int) -> 
         ("plugin_speed_up", "unplaced", "plugin"),
         ("plugin_over_annotated", "plugin", "annotated"),
     ):
-        low, high = ratio_interval(times[over], times[under], CONFIDENCE, seed)
-        row |= {name: medians[over] / medians[under], f"{name}_low": low, f"{name}_high": high}
+        ratio, low, high = ratio_interval(times[over], times[under], CONFIDENCE)
+        row |= {name: ratio, f"{name}_low": low, f"{name}_high": high}
     losses = np.array(list(seen["losses"].values()))
     row |= {
         "ran": seen["ran"],
@@ -349,8 +349,7 @@ def _setups(settings: Settings) -> tuple[pd.DataFrame, pd.DataFrame]:
     differences = []
     for state in states[1:]:
         times = [np.array([a["setup_seconds"]]) for a in seen[state]]
-        low, high = ratio_interval(times, base, CONFIDENCE, settings.seed)
-        ratio = float(np.median(times) / np.median(base))
+        ratio, low, high = ratio_interval(times, base, CONFIDENCE)
         differences.append({"state": state, "ratio": ratio, "low": low, "high": high})
     return pd.DataFrame(rows), pd.DataFrame(differences)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from scipy.special import stdtrit
 
 from placer.errors import PlacerError
 from placer.runtime.measurement import Measurement, MeasurementProtocol
 from placer.runtime.runner import Runner
-
-_RESAMPLES = 4000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +17,8 @@ class Comparison:
     """Two placements measured in turns.
 
     Attributes:
-      a_seconds, b_seconds: median step times.
-      ratio: a_seconds / b_seconds; above 1, B is faster.
+      a_seconds, b_seconds: median step times over all rounds.
+      ratio: of the step times, A's over B's; above 1, B is faster.
       low, high: bounds of the confidence interval of `ratio`.
       confidence: of the interval, such as 0.95.
       a, b: the measurements, one a round.
@@ -51,12 +50,12 @@ def compare(
     rounds: int = 4,
     steps: int = 10,
     confidence: float = 0.95,
-    seed: int = 0,
 ) -> Comparison:
     """Measures A and B in turns (A B, B A, A B, ...), so that drift of the machine hits both.
 
-    The interval is a bootstrap of the ratio of medians. It resamples rounds and then steps within
-    them, because steps of one session resemble each other more than those of two.
+    Each round gives one ratio of medians. Their geometric mean is the ratio, and Student's t of
+    their logarithms gives the interval: what a session of its own adds to a step time differs from
+    round to round, what the machine does in a round is in both times.
 
     Args:
       runner: of the graph.
@@ -65,7 +64,6 @@ def compare(
       rounds: sessions of each, at least 2.
       steps: timed steps a session.
       confidence: of the interval, between 0 and 1.
-      seed: of the bootstrap.
 
     Raises:
       PlacerError: if either does not run, or an argument is out of range.
@@ -85,12 +83,12 @@ def compare(
                 raise PlacerError(f"placement {name} does not run: {result.failure}")
             measured[name].append(result)
     times_a, times_b = ([np.array(m.steps) for m in measured[name]] for name in "AB")
-    low, high = ratio_interval(times_a, times_b, confidence, seed)
+    ratio, low, high = ratio_interval(times_a, times_b, confidence)
     a_seconds, b_seconds = (float(np.median(np.concatenate(t))) for t in (times_a, times_b))
     return Comparison(
         a_seconds,
         b_seconds,
-        a_seconds / b_seconds,
+        ratio,
         low,
         high,
         confidence,
@@ -100,27 +98,24 @@ def compare(
 
 
 def ratio_interval(
-    a: list[np.ndarray], b: list[np.ndarray], confidence: float, seed: int = 0
-) -> tuple[float, float]:
-    """Bootstrap interval of median(a) / median(b).
+    a: list[np.ndarray], b: list[np.ndarray], confidence: float
+) -> tuple[float, float, float]:
+    """The ratio of paired median step times and its confidence interval.
 
     Args:
       a: step times of each round, in seconds.
-      b: the same.
+      b: the same, measured in turns with them.
       confidence: between 0 and 1.
-      seed: of the resampling.
+
+    Returns:
+      Geometric mean of median(a) / median(b) over the rounds, and the bounds of its interval: 0 and
+      infinity after a single round.
     """
-    generator = np.random.default_rng(seed)
-    ratios = _medians(a, generator) / _medians(b, generator)
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(ratios, [tail, 100 - tail])
-    return float(low), float(high)
-
-
-def _medians(rounds: list[np.ndarray], generator: np.random.Generator) -> np.ndarray:
-    """float64[_RESAMPLES] medians of resampled rounds of resampled steps."""
-    count, size = len(rounds), min(len(r) for r in rounds)
-    table = np.stack([r[:size] for r in rounds])
-    chosen = generator.integers(0, count, (_RESAMPLES, count, 1))
-    steps = generator.integers(0, size, (_RESAMPLES, count, size))
-    return np.median(table[chosen, steps].reshape(_RESAMPLES, -1), axis=1)
+    logarithms = np.log([np.median(x) / np.median(y) for x, y in zip(a, b, strict=True)])
+    count = len(logarithms)
+    mean = float(logarithms.mean())
+    if count < 2:
+        return float(np.exp(mean)), 0.0, float("inf")
+    quantile = float(stdtrit(count - 1, 0.5 + confidence / 2))
+    half = quantile * float(logarithms.std(ddof=1)) / np.sqrt(count)
+    return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))

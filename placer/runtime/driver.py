@@ -86,7 +86,7 @@ class Driver:
                 actions[header["do"]](header, parts)
             except tf.errors.OpError as error:
                 self._fail(type(error).__name__, error.message or "", header)
-            except (ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
+            except (ValueError, TypeError, KeyError, RuntimeError, MemoryError, OSError) as error:
                 self._fail(type(error).__name__, str(error), header)
 
     def _tell(self, message: dict[str, Any], *parts: bytes) -> None:

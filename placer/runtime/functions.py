@@ -74,11 +74,15 @@ def place_function(
         if not flat:
             with tf.control_dependencies(found):
                 tf.no_op()
-        return (
-            tf.nest.pack_sequence_as(function.structured_outputs, flat, expand_composites=True)
-            if flat
-            else None
-        )
+            return None
+        # None is a leaf of the structure, but no output.
+        structure = function.structured_outputs
+        leaves = iter(flat)
+        packed = [
+            None if leaf is None else next(leaves)
+            for leaf in tf.nest.flatten(structure, expand_composites=True)
+        ]
+        return tf.nest.pack_sequence_as(structure, packed, expand_composites=True)
 
     concrete = placed.get_concrete_function()
     # The variables live as long as the function does.

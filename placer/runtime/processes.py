@@ -110,7 +110,9 @@ class ProcessTree:
                 # Ctrl-C at the terminal is for the caller, who then closes the tree in order.
                 start_new_session=True,
             )
-        self._forked: list[int] = []
+        # Numbers of fork requests, and of those answered, their process ids.
+        self._requests = 0
+        self._forked: dict[int, int] = {}
         deadline = time.monotonic() + _START_SECONDS
         ready = False
         while not ready:
@@ -150,7 +152,9 @@ class ProcessTree:
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            command = json.dumps({"fork": role, "config": config}).encode()
+            self._requests += 1
+            request = self._requests
+            command = json.dumps({"fork": role, "config": config, "request": request}).encode()
             descriptors = array.array("i", [theirs.fileno()])
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
             try:
@@ -159,11 +163,14 @@ class ProcessTree:
                 ours.close()
                 raise PlacerError(_SUPERVISOR_GONE) from None
         deadline = time.monotonic() + _START_SECONDS
-        while not self._forked:
+        # Answers to earlier requests are of children that nobody waited for (Ctrl-C); they end with
+        # their channels.
+        while request not in self._forked:
             if self._receive(deadline - time.monotonic()) is None:
                 ours.close()
                 raise PlacerError(_SUPERVISOR_GONE)
-        child = Child(label, self._forked.pop(), ours)
+        child = Child(label, self._forked.pop(request), ours)
+        self._forked.clear()
         self._children.append(child)
         return child
 
@@ -212,7 +219,7 @@ class ProcessTree:
             return None
         message = json.loads(data)
         if "forked" in message:
-            self._forked.append(message["forked"])
+            self._forked[message["request"]] = message["forked"]
         if "exited" in message:
             self._note_exit(message)
         return message

@@ -101,9 +101,10 @@ class _Preparation:
         self._source = source
         self._graph = graph_pb2.GraphDef()
         self._graph.CopyFrom(source.graph_def)
+        self._nodes = {n.name: n for n in self._graph.node}
         for node in self._graph.node:
             node.device = ""
-        self._nodes = {n.name: n for n in self._graph.node}
+            synthesis.drop_absent_colocations(node, self._nodes)
         self._index = {n.name: i for i, n in enumerate(self._graph.node)}
         self._owner = list(range(len(self._graph.node)))
         self._values = values
@@ -133,9 +134,10 @@ class _Preparation:
             }
             self._feed_placeholders(before - needed)
         self._initialize_variables(needed, initialized)
-        self._initialize_tables(needed)
         self._initialize_iterators(needed)
-        self._feed_placeholders(needed)
+        # Without the iterators that are no longer read, and with what makes those that are.
+        self._initialize_tables(self._ancestors((*targets, *self._late)))
+        self._feed_placeholders(self._ancestors((*targets, *self._late)))
         first = (*((init,) if init is not None else ()), *self._assigns)
         groups = tuple(g for g in (first, tuple(self._late)) if g)
         return Program(
@@ -245,7 +247,7 @@ class _Preparation:
     def _initialize_tables(self, needed: set[str]) -> None:
         done: set[str] = set()
         for node in self._source.graph_def.node:
-            if node.op in _TABLE_INITIALIZERS:
+            if node.op in _TABLE_INITIALIZERS and self._root(node.input[0]) in needed:
                 self._late.append(node.name)
                 done.add(self._root(node.input[0]))
         for i, node in enumerate(self._source.graph_def.node):

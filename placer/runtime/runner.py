@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from google.protobuf.message import EncodeError
 
 from placer.devices import Topology
 from placer.errors import PlacerError
@@ -32,7 +33,15 @@ _POLL_SECONDS = 0.1
 _EXIT_REPORT_SECONDS = 2.0
 # Signals that a program brings upon itself.
 _OWN_SIGNALS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
-_CONNECTION_ERRORS = {"UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError"}
+_CONNECTION_ERRORS = {
+    "UnavailableError",
+    "AbortedError",
+    "DeadlineExceededError",
+    "CancelledError",
+    # Asking for the processor time of a worker that is gone.
+    "OSError",
+    "ProcessLookupError",
+}
 _ERROR_PREFIX = re.compile(r"^(?:From /job:\S+:\s*|\(\d+\)\s*)+")
 _MEMORY_ERRORS = {"ResourceExhaustedError", "MemoryError"}
 
@@ -237,25 +246,36 @@ class Runner:
     ) -> Measurement:
         begin = time.perf_counter()
         faults: list[str] = []
+        # Of faults, how often each may happen before it counts.
+        attempts: list[int] = []
         suspects: list[Measurement] = []
         while True:
             try:
                 result = self._attempt(placement, protocol, best, traced)
-                slow = self._slow_device()
             except _Fault as fault:
                 if fault.restart:
                     self._restart()
                 faults.append(fault.reason)
-                if len(faults) >= fault.attempts:
+                attempts.append(fault.attempts)
+                # What may happen more often says less about the placement.
+                times_seen = sum(count <= fault.attempts for count in attempts)
+                if times_seen >= fault.attempts:
                     if suspects:
                         break
-                    times = f" ({len(faults)} times, on fresh workers)" if len(faults) > 1 else ""
+                    times = f" ({times_seen} times, on fresh workers)" if times_seen > 1 else ""
                     return Measurement(
                         failure=fault.reason + times,
                         faults=tuple(faults[:-1]),
                         overhead_seconds=time.perf_counter() - begin,
                     )
                 continue
+            try:
+                slow = self._slow_device()
+            except _Fault as fault:
+                # The placement has run; this is of the devices.
+                slow = fault.reason
+                if len(suspects) + 1 >= self._settings.attempts:
+                    self._restart()
             suspects.append(dataclasses.replace(result, disturbed=slow is not None))
             if slow is None or len(suspects) >= self._settings.attempts:
                 break
@@ -326,9 +346,9 @@ class Runner:
         }
         self._send(
             header,
-            program.graph_def.SerializeToString(),
+            _graph_bytes(program, self._origin),
             program.owner.tobytes(),
-            *(_tensor_bytes(a[2]) for a in program.assigned),
+            *(_tensor_bytes(value, assign) for _, assign, value in program.assigned),
         )
         self._receive(self._settings.build_timeout_seconds, "loading the graph")
 
@@ -359,7 +379,7 @@ class Runner:
                 "traced_steps": traced,
             },
             placement.tobytes(),
-            *(_tensor_bytes(batch[f]) for batch in self._batches for f in self._program.feeds),
+            *(_tensor_bytes(batch[f], f) for batch in self._batches for f in self._program.feeds),
         )
         built = self._receive(build_timeout, "building the session")[0]["built"]
         initialised = self._receive(build_timeout, "initialising")[0]["initialised"]
@@ -507,10 +527,22 @@ def _telling_line(text: str) -> str:
     return ""
 
 
-def _tensor_bytes(value: np.ndarray) -> bytes:
+def _tensor_bytes(value: np.ndarray, name: str) -> bytes:
     import tensorflow as tf
 
-    return tf.make_tensor_proto(value).SerializeToString()
+    try:
+        return tf.make_tensor_proto(value).SerializeToString()
+    except ValueError as error:
+        raise PlacerError(f"cannot send the value of {name!r} to a worker: {error}") from None
+
+
+def _graph_bytes(program: Program, origin: str) -> bytes:
+    try:
+        return program.graph_def.SerializeToString()
+    except (ValueError, EncodeError):
+        raise PlacerError(
+            f"{origin} is 2 GiB or more, which no session takes; keep large values in variables"
+        ) from None
 
 
 def _batches(settings: RunnerSettings) -> Sequence[Mapping[str, np.ndarray]]:

@@ -7,7 +7,7 @@ closed it or was killed, the supervisor kills its children and ends. When the su
 killed, the kernel kills the children (PR_SET_PDEATHSIG), stopped ones included.
 
 Messages it takes, with one file descriptor (a socket to the runner) for the child:
-  {"fork": "worker" | "driver", "config": {...}} -> {"forked": pid}
+  {"fork": "worker" | "driver", "config": {...}, "request": n} -> {"forked": pid, "request": n}
   {"kill": pid}
 and what it sends on its own: {"exited": pid, "status": wait status, "stderr": last lines}.
 """
@@ -98,10 +98,11 @@ class Supervisor:
                 os.kill(command["kill"], signal.SIGKILL)
             return
         channel = socket.socket(fileno=descriptors[0])
-        self._fork(command["fork"], command["config"], channel)
+        pid = self._fork(command["fork"], command["config"], channel)
+        self._tell({"forked": pid, "request": command["request"]})
         channel.close()
 
-    def _fork(self, role: str, config: dict[str, Any], channel: socket.socket) -> None:
+    def _fork(self, role: str, config: dict[str, Any], channel: socket.socket) -> int:
         messages = os.memfd_create("stderr")
         supervisor = os.getpid()
         pid = os.fork()
@@ -123,7 +124,7 @@ class Supervisor:
             sys.stderr.flush()
             os._exit(status)
         self._stderr[pid] = messages
-        self._tell({"forked": pid})
+        return pid
 
     def _reap(self) -> None:
         while self._stderr:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import zlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,12 @@ import numpy as np
 from placer.errors import PlacerError
 
 if TYPE_CHECKING:
-    from tensorflow.core.framework import graph_pb2, tensor_pb2, tensor_shape_pb2
+    from tensorflow.core.framework import (
+        graph_pb2,
+        node_def_pb2,
+        tensor_pb2,
+        tensor_shape_pb2,
+    )
 
 INT32 = 3  # DataType enum
 # Inputs larger than this many values are one value repeated, which a Const stores in a few bytes.
@@ -308,6 +313,20 @@ def _output(name: str) -> int:
     return int(name.partition(":")[2] or 0)
 
 
+def drop_absent_colocations(node: node_def_pb2.NodeDef, names: Container[str]) -> None:
+    """Takes `loc:@x` of an x that is not there out of a node; TensorFlow refuses to import it."""
+    if "_class" not in node.attr:
+        return
+    classes = node.attr["_class"].list.s
+    kept = [
+        c for c in classes if not c.startswith(b"loc:@") or c[len(b"loc:@") :].decode() in names
+    ]
+    if len(kept) < len(classes):
+        del node.attr["_class"]
+        if kept:
+            node.attr["_class"].list.s.extend(kept)
+
+
 class _Shapes:
     """Static shapes of a graph, by TensorFlow's own inference."""
 
@@ -318,6 +337,7 @@ class _Shapes:
         bare.CopyFrom(graph_def)
         for node in bare.node:
             node.device = ""
+            node.attr.pop("_class", None)
         self._nodes = {n.name: n for n in bare.node}
         self._graph = tf.Graph()
         with self._graph.as_default():

@@ -116,3 +116,24 @@ def test_workers_that_do_not_run_are_reported(chains: GraphSource) -> None:
     settings = RunnerSettings(build_timeout_seconds=3)
     with pytest.raises(PlacerError, match=r"grpc://127\.0\.0\.1"):
         open_runner(f"grpc://127.0.0.1:{free_ports(1)[0]}", chains, settings)
+
+
+@pytest.mark.parametrize("folder", ["my projects", "a:b"])
+def test_a_path_that_cannot_be_preloaded_is_refused(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from placer.runtime import worker
+
+    library = Path(worker.loopback_library())
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / library.name).touch()
+    monkeypatch.setattr(worker, "__file__", str(tmp_path / folder / "worker.py"))
+    with pytest.raises(PlacerError, match="cannot be preloaded"):
+        worker.loopback_library()
+
+
+def test_a_process_without_the_library_is_noticed() -> None:
+    from placer.runtime import worker
+
+    with pytest.raises(PlacerError, match="has not preloaded"):
+        worker.check_loopback()

@@ -27,7 +27,7 @@ steps = tf.Variable(0)
 @tf.function
 def f(x):
     steps.assign_add(1)
-    return {"y": tf.matmul(x, weight), "n": steps.read_value()}
+    return {"y": tf.matmul(x, weight), "n": steps.read_value(), "none": None}
 
 original = f.get_concrete_function(tf.TensorSpec([None, 2]))
 placed = place_function(original, lambda op: "/device:CPU:1" if "MatMul" in op else "")
@@ -35,7 +35,7 @@ devices = {op.type: op.device for op in placed.graph.get_operations()}
 assert devices["MatMul"].endswith("CPU:1"), devices
 x = tf.ones([3, 2])
 one, two = original(x), placed(x)
-assert set(two) == {"y", "n"}
+assert set(two) == {"y", "n", "none"} and two["none"] is None
 assert (one["y"].numpy() == two["y"].numpy()).all()
 assert int(two["n"]) == 2 and int(steps) == 2
 weight.assign(weight * 2)

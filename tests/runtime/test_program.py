@@ -115,3 +115,52 @@ def test_what_cannot_be_made_up_is_named(dtype: tf.DType) -> None:
 def test_an_unknown_feed_is_named() -> None:
     with pytest.raises(PlacerError, match="nobody"):
         prepare(two_chains(1, 4), feeds=["nobody:0"])
+
+
+def test_what_the_step_does_not_need_is_not_initialised() -> None:
+    with tf.Graph().as_default() as graph:
+        missing = tf.lookup.TextFileInitializer(
+            "/nowhere/vocabulary", tf.string, 0, tf.int64, 1, delimiter=" "
+        )
+        tf.lookup.StaticHashTable(missing, 0)
+        tf.reduce_sum(tf.ones([2]), name="sum")
+    program = prepare(read(graph.as_graph_def(), ["sum"]))
+    assert program.initializers == ()
+
+
+def test_placeholders_that_make_an_iterator_get_values() -> None:
+    with tf.Graph().as_default() as graph:
+        values = tf.compat.v1.placeholder(tf.float32, [4, 2], name="values")
+        dataset = tf.data.Dataset.from_tensor_slices(values).repeat()
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        tf.reduce_sum(iterator.get_next(), name="sum")
+    source = read(graph.as_graph_def(), ["sum"])
+    with open_runner("local", source, EMULATED) as runner:
+        assert runner.measure(everywhere(source, 0), ONE_STEP).failure is None
+
+
+def test_a_function_of_an_iterator_is_run() -> None:
+    dataset = tf.data.Dataset.from_tensors(tf.ones([4, 2]))
+
+    @tf.function
+    def step(iterator: tf.data.Iterator) -> tf.Tensor:
+        return tf.reduce_sum(next(iterator))
+
+    source = read(step.get_concrete_function(iter(dataset)))
+    with open_runner("local", source, EMULATED) as runner:
+        assert runner.measure(everywhere(source, 0), ONE_STEP).failure is None
+
+
+def test_colocation_with_what_is_not_there_is_dropped() -> None:
+    with tf.Graph().as_default() as graph:
+        table = tf.compat.v1.get_variable("table", [7, 2], use_resource=True)
+        ids = tf.compat.v1.placeholder(tf.int32, [5], name="ids")
+        tf.reduce_sum(tf.gather(table, ids), name="sum")
+    graph_def = graph.as_graph_def()
+    node = next(n for n in graph_def.node if n.name == "sum")
+    node.attr["_class"].list.s.extend([b"loc:@gone", b"loc:@ids"])
+    source = read(graph_def, ["sum"])
+    with open_runner("local", source, EMULATED) as runner:
+        assert runner.measure(everywhere(source, 0), ONE_STEP).failure is None
+    kept = next(n for n in prepare(source).graph_def.node if n.name == "sum")
+    assert list(kept.attr["_class"].list.s) == [b"loc:@ids"]
