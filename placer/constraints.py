@@ -38,7 +38,7 @@ def allowed_devices(
             f"{where}: no device of {topology.name} has a kernel for op {graph.names[op]!r} "
             f"({graph.type_of(op)})"
         )
-    # What is fed arrives on the client's device, wherever the placeholder is annotated.
+    # What is fed arrives on the client's device, unless the graph puts the placeholder elsewhere.
     at_client = np.zeros(topology.num_devices, bool)
     at_client[topology.client] = True
     allowed[graph.client_ops] &= at_client

@@ -12,7 +12,7 @@ from placer.constraints import allowed_devices
 from placer.costs import OpCosts, analytical_costs
 from placer.devices import Topology, parse
 from placer.errors import PlacerError
-from placer.graph import GraphSource, OpGraph, build_op_graph, read
+from placer.graph import GraphSource, OpGraph, build_op_graph, clear_function_devices, read
 from placer.problem import PlacementProblem
 
 
@@ -26,12 +26,24 @@ class Prepared:
       devices: the spec the topology came from, for the runtime.
       came: int32[N] the placement that the graph came with (see `as_it_came`), or None if its
         devices were cleared and the topology lacks some of them.
+      clear_devices: its devices were cleared.
     """
 
     source: GraphSource
     problem: PlacementProblem
     devices: str | Topology
     came: np.ndarray | None
+    clear_devices: bool = False
+
+    @property
+    def to_run(self) -> GraphSource:
+        """The graph to run: bodies of functions without devices, if devices were cleared."""
+        if not self.clear_devices:
+            return self.source
+        graph_def = type(self.source.graph_def)()
+        graph_def.CopyFrom(self.source.graph_def)
+        clear_function_devices(graph_def)
+        return dataclasses.replace(self.source, graph_def=graph_def, data=None)
 
 
 def prepare(
@@ -64,7 +76,8 @@ def prepare(
     if profile is not None:
         costs = _with_profile(profile, source, op_graph, topology, costs)
     problem = PlacementProblem(op_graph, topology, costs, allowed)
-    return Prepared(source, problem, devices, as_it_came(problem, clear_devices))
+    came = as_it_came(problem, clear_devices)
+    return Prepared(source, problem, devices, came, clear_devices)
 
 
 def _with_profile(

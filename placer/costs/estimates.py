@@ -196,7 +196,8 @@ def estimate_work(
 
     operations, moved = operations.copy(), moved.copy()
     item_bytes = graph.tensor_bytes / np.maximum(_counted_elements(graph), 1)
-    through_memory = _through_memory(graph, sizes.elements * item_bytes)
+    tensor_bytes = sizes.elements * item_bytes
+    through_memory = _through_memory(graph, tensor_bytes)
     # Grappler counts an unknown dimension as 1, and its counts are linear in each dimension.
     scaled = shape_unknown & measured & ~minimum
     operations[scaled] *= dimension[scaled]
@@ -205,7 +206,7 @@ def estimate_work(
     moved[uncosted] = through_memory[uncosted]
     for op in np.flatnonzero(~minimum & ~free & (~type_known | uncosted)).tolist():
         operations[op] = _operations(graph, nodes[op], op, sizes.elements)
-        moved[op] = max(moved[op], _resource_bytes(graph, op, sizes.elements * item_bytes))
+        moved[op] = max(moved[op], _resource_bytes(graph, op, tensor_bytes))
     estimated = ~(type_known & measured) | (shape_unknown & ~free)
     moved[minimum | free] = 0.0
     operations[minimum | free] = 0.0

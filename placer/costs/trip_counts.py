@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tensorflow.core.framework import node_def_pb2
-from tensorflow.python.framework import tensor_util
+from tensorflow.python.framework import dtypes, tensor_util
 
 from placer.graph.kernels import attribute
 
@@ -66,17 +66,42 @@ def data_inputs(node: node_def_pb2.NodeDef) -> list[str]:
     return [i for i in node.input if not i.startswith("^")]
 
 
-def constant(tensors: Tensors, name: str, depth: int = 0) -> np.ndarray | None:
-    """The value of a tensor if it follows from constants and shapes, else None."""
-    node = tensors.nodes.get(split(name)[0])
+def constant(
+    tensors: Tensors,
+    name: str,
+    depth: int = 0,
+    found: dict[tuple[str, int], np.ndarray | None] | None = None,
+) -> np.ndarray | None:
+    """The value of a tensor if it follows from constants and shapes, else None.
+
+    Args:
+      tensors: the graph.
+      name: of the tensor.
+      depth: how many ops this is away from where the question came from.
+      found: what was found on the way there, so that what is read twice is worked out once.
+    """
+    tensor = split(name)
+    found = {} if found is None else found
+    if tensor not in found:
+        found[tensor] = _constant(tensors, tensor, depth, found)
+    return found[tensor]
+
+
+def _constant(
+    tensors: Tensors,
+    tensor: tuple[str, int],
+    depth: int,
+    found: dict[tuple[str, int], np.ndarray | None],
+) -> np.ndarray | None:
+    node = tensors.nodes.get(tensor[0])
     if node is None or depth > _DEPTH:
         return None
-    if split(name) in tensors.known:
-        return np.asarray(tensors.known[split(name)])
+    if tensor in tensors.known:
+        return np.asarray(tensors.known[tensor])
     inputs = data_inputs(node)
 
     def value(i: int) -> np.ndarray | None:
-        return constant(tensors, inputs[i], depth + 1) if i < len(inputs) else None
+        return constant(tensors, inputs[i], depth + 1, found) if i < len(inputs) else None
 
     kind = node.op
     if kind == "Const":
@@ -89,7 +114,10 @@ def constant(tensors: Tensors, name: str, depth: int = 0) -> np.ndarray | None:
         return value(0)
     if kind == "Cast":
         operand = value(0)
-        return None if operand is None else operand.astype(np.float64)
+        if operand is None:
+            return None
+        whole = dtypes.as_dtype(attribute(node, "DstT").type).is_integer
+        return np.trunc(operand) if whole else operand.astype(np.float64)
     if kind in ("Shape", "Size", "Rank"):
         shape_of = tensors.shape(*split(inputs[0])) if inputs else None
         if shape_of is None:
@@ -180,7 +208,7 @@ class LoopVariable:
 
 
 def count_from_condition(
-    tensors: Tensors, name: str, variable: Callable[[str], LoopVariable | None], depth: int = 0
+    tensors: Tensors, name: str, variable: Callable[[str], LoopVariable | None]
 ) -> float | None:
     """Trip count that a loop condition allows; None if it cannot be read.
 
@@ -189,16 +217,30 @@ def count_from_condition(
       name: tensor name of the condition.
       variable: the loop variable that a tensor of it is, or None.
     """
-    node = tensors.nodes.get(split(name)[0])
-    if node is None or depth > _DEPTH:
-        return None
+    seen: set[str] = set()
+    found: list[float] = []
+    waiting = [name]
+    while waiting:
+        node = tensors.nodes.get(split(waiting.pop())[0])
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.op in _PASSING:
+            waiting += data_inputs(node)[:1]
+        elif node.op == "LogicalAnd":
+            waiting += data_inputs(node)
+        else:
+            count = _count_from_comparison(tensors, node, variable)
+            found += [] if count is None else [count]
+    return min(found, default=None)
+
+
+def _count_from_comparison(
+    tensors: Tensors,
+    node: node_def_pb2.NodeDef,
+    variable: Callable[[str], LoopVariable | None],
+) -> float | None:
     inputs = data_inputs(node)
-    if node.op in _PASSING and inputs:
-        return count_from_condition(tensors, inputs[0], variable, depth + 1)
-    if node.op == "LogicalAnd":
-        counts = [count_from_condition(tensors, i, variable, depth + 1) for i in inputs]
-        found = [c for c in counts if c is not None]
-        return min(found, default=None)
     if node.op not in ("Less", "LessEqual", "Greater", "GreaterEqual", "NotEqual"):
         return None
     left = _operand(tensors, inputs[0], variable)

@@ -5,7 +5,12 @@ from placer.graph.fingerprint import fingerprint
 from placer.graph.kernels import kernel_types
 from placer.graph.op_graph import KERNEL_TYPES, MAX_RANK, OpGraph, topological_order
 from placer.graph.source import GraphSource, op_name, read
-from placer.graph.writer import replace_devices, save_graph, write_devices
+from placer.graph.writer import (
+    clear_function_devices,
+    replace_devices,
+    save_graph,
+    write_devices,
+)
 
 __all__ = [
     "KERNEL_TYPES",
@@ -13,6 +18,7 @@ __all__ = [
     "GraphSource",
     "OpGraph",
     "build_op_graph",
+    "clear_function_devices",
     "fingerprint",
     "kernel_types",
     "op_name",

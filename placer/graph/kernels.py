@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    function_pb2,
+    graph_pb2,
+    node_def_pb2,
+    op_def_pb2,
+)
 from tensorflow.python.framework import kernels, op_def_registry
 
 from placer.errors import PlacerError
@@ -45,6 +52,12 @@ INEXPENSIVE_OPS = frozenset(
         "Switch",
     )
 )
+# Ops that run functions on their own device: with these, TensorFlow gives what has no device in a
+# body the caller's (tensorflow/core/common_runtime/inline_function_utils.cc). A PartitionedCall
+# places its body itself.
+_RUN_ON_THEIR_DEVICE = frozenset(
+    ("While", "StatelessWhile", "_While", "If", "StatelessIf", "_If", "Case", "StatelessCase")
+)
 # One of these is what TensorFlow runs for a node that calls a function by the function's name.
 _CALL_OP = "PartitionedCall"
 _DEFAULT = "DEFAULT"
@@ -55,7 +68,8 @@ def kernel_types(graph_def: graph_pb2.GraphDef) -> np.ndarray:
 
     Follows FindKernelDef (tensorflow/core/framework/op_kernel.cc): a kernel counts if its device
     type is the wanted one, or DEFAULT where that type has none, its label is the node's
-    `_kernel`, and its constraints hold for the node's attributes or their defaults.
+    `_kernel`, and its constraints hold for the node's attributes or their defaults. Loops and
+    conditionals that are functions have a kernel where all ops of their bodies do.
 
     Returns:
       bool[2, N] by KERNEL_TYPES and node.
@@ -68,20 +82,57 @@ def kernel_types(graph_def: graph_pb2.GraphDef) -> np.ndarray:
             "this TensorFlow build knows no GPU kernels, so nothing could be placed on a GPU; "
             "install `tensorflow` in place of `tensorflow-cpu` (it needs no GPU)"
         )
-    functions = {f.signature.name for f in graph_def.library.function}
-    found: dict[tuple, tuple[bool, ...]] = {}
+    lookup = _Lookup({f.signature.name: f for f in graph_def.library.function})
     result = np.zeros((len(KERNEL_TYPES), len(graph_def.node)), bool)
     for i, node in enumerate(graph_def.node):
-        op = _CALL_OP if node.op in functions else node.op
+        result[:, i] = lookup.of(node)
+    return result
+
+
+class _Lookup:
+    """Kernels of the nodes of one graph, by KERNEL_TYPES."""
+
+    def __init__(self, library: Mapping[str, function_pb2.FunctionDef]) -> None:
+        self._library = library
+        self._found: dict[tuple, tuple[bool, ...]] = {}
+        self._of_body: dict[str, tuple[bool, ...]] = {}
+
+    def of(self, node: node_def_pb2.NodeDef) -> tuple[bool, ...]:
+        """Whether a node has a kernel of each type."""
+        op = _CALL_OP if node.op in self._library else node.op
         label = node.attr["_kernel"].s.decode(errors="replace") if "_kernel" in node.attr else ""
         names = _constrained_attributes(op)
         values = tuple(_types(node, op, name) for name in names)
         key = (op, label, values)
-        if key not in found:
+        if key not in self._found:
             attributes = dict(zip(names, values, strict=True))
-            found[key] = tuple(_has_kernel(op, kind, label, attributes) for kind in KERNEL_TYPES)
-        result[:, i] = found[key]
-    return result
+            self._found[key] = tuple(
+                _has_kernel(op, kind, label, attributes) for kind in KERNEL_TYPES
+            )
+        result = self._found[key]
+        if node.op in self._library:
+            result = _both(result, self._body(node.op))
+        elif op in _RUN_ON_THEIR_DEVICE:
+            for value in node.attr.values():
+                for function in (value.func, *value.list.func):
+                    result = _both(result, self._body(function.name))
+        return result
+
+    def _body(self, name: str) -> tuple[bool, ...]:
+        if name not in self._library:
+            return (True,) * len(KERNEL_TYPES)
+        if name not in self._of_body:
+            # What calls itself asks no more of itself.
+            self._of_body[name] = result = (True,) * len(KERNEL_TYPES)
+            for node in self._library[name].node_def:
+                if not node.device:
+                    result = _both(result, self.of(node))
+            self._of_body[name] = result
+        return self._of_body[name]
+
+
+def _both(a: tuple[bool, ...], b: tuple[bool, ...]) -> tuple[bool, ...]:
+    return tuple(x and y for x, y in zip(a, b, strict=True))
 
 
 @functools.cache

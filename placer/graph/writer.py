@@ -24,6 +24,18 @@ def write_devices(graph_def: graph_pb2.GraphDef, devices: Sequence[str]) -> None
         node.device = device
 
 
+def clear_function_devices(graph_def: graph_pb2.GraphDef) -> bool:
+    """Clears devices in function bodies, in place, so that they run where their calls are placed.
+
+    Returns:
+      Whether there were any.
+    """
+    nodes = [n for f in graph_def.library.function for n in f.node_def if n.device]
+    for node in nodes:
+        node.device = ""
+    return bool(nodes)
+
+
 def save_graph(source: GraphSource, path: str | os.PathLike[str]) -> None:
     """Writes a graph with its devices to a file, atomically.
 

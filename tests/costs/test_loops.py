@@ -38,6 +38,12 @@ def counting_loop(x, w, limit=12, **kwargs):
     )[1]
 
 
+def _halved(number):
+    # The ops themselves: Python's operators on constants are folded.
+    real = tf.raw_ops.Cast(x=tf.constant(number), DstT=tf.float32)
+    return tf.raw_ops.Cast(x=tf.raw_ops.Mul(x=real, y=tf.constant(0.5)), DstT=tf.int32)
+
+
 def loop_of(costed):
     (found,) = costed.costs.trip_count_source.values()
     return found
@@ -73,6 +79,8 @@ class TestLoops:
             (lambda i: i < tf.shape(tf.zeros([5, 2]))[0], 1, 0, 5),
             # The op itself: tf.shape is folded to a constant.
             (lambda i: i < tf.raw_ops.Shape(input=tf.zeros([5, 2]))[0], 1, 0, 5),
+            # 3.5 as a whole number is 3.
+            (lambda i: i < _halved(7), 1, 0, 3),
         ],
     )
     def test_reads_bounds(self, functional, condition, step, start, count):
@@ -247,3 +255,19 @@ class TestFunctions:
         add.attr["f"].func.name = name
         with pytest.raises(PlacerError, match=f"{name} -> {name}"):
             cost(graph_def, ["result"])
+
+
+def test_shared_arithmetic_is_worked_out_once():
+    """Each product reads the one before twice: 2^60 ways lead to the first."""
+    with tf.Graph().as_default() as graph:
+        x = tf.constant(1.0)
+        for _ in range(60):
+            x = tf.raw_ops.Mul(x=x, y=x)
+        body = lambda i, y: (i + 1, y * x)
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            _, y = tf.while_loop(lambda i, _: i < 5, body, (0, x))
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+        tf.identity(y, name="result")
+    assert loop_of(cost(graph, ["result"])) == (5, "loop bound")

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from placer.errors import PlacerError
-from placer.graph import OpGraph, build_op_graph, read, topological_order
+from placer.graph import OpGraph, build_op_graph, kernel_types, read, topological_order
 from placer.pipeline import prepare
 
 
@@ -305,3 +305,41 @@ def test_damage_is_named(damage, says: str) -> None:
     damage({n.name: n for n in graph_def.node})
     with pytest.raises(PlacerError, match=says):
         build_op_graph(read(graph_def))
+
+
+@pytest.mark.parametrize("shuffles", [False, True])
+@pytest.mark.parametrize("kind", ["while", "if"])
+def test_a_functional_loop_runs_where_all_of_its_body_can(kind: str, shuffles: bool) -> None:
+    """TensorFlow gives the body's ops the loop's device, and RandomShuffle has no GPU kernel."""
+
+    def body(x: tf.Tensor) -> tf.Tensor:
+        return tf.random.shuffle(x) if shuffles else tf.matmul(x, x)
+
+    with tf.Graph().as_default() as graph:
+        x = tf.random.uniform([4, 4])
+        if kind == "while":
+            y = tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, body(x)), (0, x))[1]
+        else:
+            y = tf.cond(tf.reduce_sum(x) > 0, lambda: body(x), lambda: x)
+        tf.identity(y, name="out")
+    graph_def = graph.as_graph_def()
+    found = kernel_types(graph_def)
+    number = next(
+        i
+        for i, n in enumerate(graph_def.node)
+        if n.op in ("While", "StatelessWhile", "If", "StatelessIf")
+    )
+    assert found[:, number].tolist() == [True, not shuffles]
+
+
+def test_a_body_s_op_with_a_device_of_its_own_does_not_bind_the_loop() -> None:
+    def body(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device("/device:CPU:0"):
+            return i + 1, tf.random.shuffle(x)
+
+    with tf.Graph().as_default() as graph:
+        y = tf.while_loop(lambda i, _: i < 3, body, (0, tf.random.uniform([4, 4])))[1]
+        tf.identity(y, name="out")
+    graph_def = graph.as_graph_def()
+    number = next(i for i, n in enumerate(graph_def.node) if n.op.endswith("While"))
+    assert kernel_types(graph_def)[1, number]
