@@ -42,7 +42,8 @@ def run(settings: Settings) -> Outcome:
     for row in settings.rows:
         case = load_case(row)
         peaks, source = best_packing(case, settings.packing_budget, settings.seed)
-        limits = np.ceil(peaks * (1 + settings.headroom)).astype(np.int64)
+        # A device that the packing leaves empty has a limit too.
+        limits = np.maximum(np.ceil(peaks * (1 + settings.headroom)), 1).astype(np.int64)
         tight = with_memory(case, limits)
         for method in settings.methods:
             found = search_case(tight, method, Budget(settings.budget), settings.seed)

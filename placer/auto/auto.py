@@ -24,9 +24,10 @@ from placer.search import Budget, Search
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
 
-# Native code that cannot be stopped, graph partitioners and the lower bound, would overrun any
-# budget on graphs of more executed ops than this.
+# Native code that cannot be stopped would overrun any budget: graph partitioners on graphs of more
+# executed ops than this, the lower bound with more of them times devices than that.
 _LARGE_OPS = 200_000
+_LARGE_BOUND = 2_000_000
 _PARTITIONERS = frozenset({"scotch", "mincut", "metis"})
 # Quick constructive placers, the quickest first.
 _SEEDS = (
@@ -58,7 +59,11 @@ class AutoParameters:
     policy: float = parameter(
         0.0, "share of the budget in which the policy learns over groups", least=0, most=1
     )
-    local_search: bool = parameter(True, "improve placements by annealed walks over moves")
+    local_search: bool = parameter(
+        True,
+        "improve placements by annealed walks over moves; with --reward measure, by moves of "
+        "groups, best first, to which what follows does not apply",
+    )
     refine: bool = parameter(
         True, "move parts of op groups, down to single ops; false moves whole groups only"
     )
@@ -113,6 +118,8 @@ def _seed(search: Search, parameters: AutoParameters) -> list[np.ndarray]:
                 starts.append(child.best)
     rng = np.random.default_rng(search.seed)
     for i in range(parameters.random_seeds):
+        if search.stopped():
+            break
         grouping = group_ops(problem, max(2, 4 ** (i + 2) * problem.topology.num_devices // 2))
         starts.append(_random_placement(grouping, problem.topology.accelerators, rng))
     room = search.room(len(starts))
@@ -140,7 +147,7 @@ def _credited(search: Search, child: Search, source: str) -> Iterator[None]:
         yield
     finally:
         if child.best is not None:
-            search.add(child.best, child.best_seconds, child.evaluations, source)
+            search.add(child.best, child.best_seconds, child.evaluations, source, child.best_key[0])
 
 
 def _learn(search: Search, share: float) -> list[np.ndarray]:
@@ -182,7 +189,7 @@ def _contest(
         Walk(neighbourhood, simulator, units.reduce(start, problem), rng)
         for start, rng in zip(starts, rngs, strict=True)
     ]
-    walks.sort(key=lambda w: w.best_seconds)
+    walks.sort(key=lambda w: w.best_key)
     if parameters.transfer_penalty > 0:
         for walk in walks[1::2]:
             walk.penalized = True
@@ -201,7 +208,8 @@ def _contest(
         # The walks need not wait for the bound, but where evaluations are the limit all that they
         # do must be repeatable, and with it when they stop.
         bounding = None
-        if problem.graph.executed.sum() <= _LARGE_OPS:
+        devices = problem.topology.num_devices
+        if int(problem.graph.executed.sum()) * devices <= _LARGE_BOUND:
             bounding = pool.submit(simulator.lower_bound, problem.allowed, problem.graph.colocation)
         while not search.stopped():
             progress = _progress(search, begin, begin_evaluations)
@@ -231,9 +239,9 @@ def _contest(
                 concurrent.futures.wait(futures)
                 _report(search, units, walks, before)
                 raise
-            best_before = search.best_seconds
+            best_before = search.best_key
             _report(search, units, walks, before)
-            if search.best_seconds < best_before:
+            if search.best_key < best_before:
                 improved_at = search.evaluations
             if search.evaluations - improved_at > patience:
                 return
@@ -243,7 +251,7 @@ def _contest(
                 and search.best_seconds <= bounding.result().step_seconds * (1 + 1e-9)
             ):
                 return
-            walks.sort(key=lambda w: w.best_seconds)
+            walks.sort(key=lambda w: w.best_key)
             for walk in walks:
                 walk.mates = tuple(
                     relabel(other.best, walk.current, classes, units)
@@ -297,6 +305,7 @@ def _report(search: Search, units: Grouping, walks: list[Walk], before: list[int
             walk.best_seconds,
             walk.evaluations - evaluations,
             "local search",
+            walk.best_excess,
         )
 
 
@@ -334,10 +343,9 @@ def _climb(search: Search, starts: list[np.ndarray], parameters: AutoParameters)
     if search.best is None or not len(neighbourhood.movable):
         return
     rng = np.random.default_rng(search.seed)
-    view = neighbourhood.view(
-        build_simulator(search.problem), units.reduce(search.best, search.problem)
-    )
+    simulator = build_simulator(search.problem)
     current = units.reduce(search.best, search.problem)
+    view = neighbourhood.view(simulator, current)
     while not search.stopped():
         operator = OPERATORS[rng.integers(len(OPERATORS) - 1)]
         move = neighbourhood.propose(operator, current, view, rng)
@@ -349,3 +357,4 @@ def _climb(search: Search, starts: list[np.ndarray], parameters: AutoParameters)
         search.evaluate(proposal, "local search", group_of=units.group_of)
         if search.best_seconds < before:
             current = proposal
+            view = neighbourhood.view(simulator, current)

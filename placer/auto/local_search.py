@@ -78,7 +78,7 @@ class Walk:
         self._scores = np.full(len(OPERATORS), 1e-4)
         self.best = np.array(start, np.int32)
         self.best_seconds = float("inf")
-        self._best_excess = float("inf")
+        self.best_excess = float("inf")
         self._current_transfers: float | None = None
         self.move_to(start)
 
@@ -139,12 +139,17 @@ class Walk:
         gain = 0.0
         if accepted:
             if fits_now:
-                gain = max(0.0, 1.0 - seconds / self.current_seconds)
+                gain = max(0.0, 1.0 - seconds / max(self.current_seconds, 1e-30))
             self._set(proposal, seconds, excess, transfers)
             self._moves += 1
         else:
             self._refusals += 1
         self._scores[operator] += 0.01 * (gain - self._scores[operator])
+
+    @property
+    def best_key(self) -> tuple[float, float]:
+        """Bytes above the memory limits, and step time, of the best: less is better."""
+        return self.best_excess, self.best_seconds
 
     @property
     def _group_of(self) -> np.ndarray:
@@ -185,9 +190,9 @@ class Walk:
         self._current_excess = excess
         self._refusals = 0
         self._base = None
-        better = (excess, seconds) < (self._best_excess, self.best_seconds)
+        better = (excess, seconds) < (self.best_excess, self.best_seconds)
         if better:
-            self.best, self._best_excess = placement.copy(), excess
+            self.best, self.best_excess = placement.copy(), excess
             self.best_seconds = seconds if excess == 0 else float("inf")
 
     def _pick_operator(self) -> int:

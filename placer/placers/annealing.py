@@ -129,8 +129,8 @@ def _run(search: Search, parameters: AnnealingParameters) -> None:
 
 
 def _temperature(parameters: AnnealingParameters, first_cost: float, fraction: float) -> float:
-    """Seconds, after this part of the run; 0 without a finite cost to be a part of."""
-    if not np.isfinite(first_cost):
+    """Seconds, after this part of the run; 0 without a cost to be a part of."""
+    if not 0 < first_cost < np.inf:
         return 0.0
     high = max(parameters.first_temperature, 1e-12) * first_cost
     low = max(min(parameters.last_temperature, parameters.first_temperature), 1e-12) * first_cost

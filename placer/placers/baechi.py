@@ -109,7 +109,9 @@ def m_topo(problem: PlacementProblem, units: Units, memory_headroom: float) -> n
             or kept[device] + float(units.persistent_bytes[unit]) > limit[device]
         )
 
-    for unit in unit_order.tolist():
+    # Variables of no executed op come last.
+    idle = np.setdiff1d(np.flatnonzero(units.persistent_bytes > 0), unit_order)
+    for unit in [*unit_order.tolist(), *idle.tolist()]:
         if not counted[unit]:
             continue
         while current < len(devices) - 1 and is_full(devices[current], unit):
@@ -132,11 +134,12 @@ def m_etf(
 
     At each step the (op, device) pair with the earliest start is scheduled; ties go to the op of
     the highest upward rank (Hwang et al. 1989). A pair without memory is dropped; an op without
-    pairs goes to the allowed device with most memory left.
+    pairs goes to the allowed device with most memory left. Where a unit is pinned to a device that
+    its ready ops had no pair with, they get one.
 
     With `favourite`, int32[N] (-1 for none), a device whose last op's favourite child is ready
     waits for it: other ops run there only once their data could be on every device (they are
-    urgent; Hanen and Munier).
+    urgent; Hanen and Munier), the one first that is so earliest.
     """
     devices = list(problem.topology.accelerators)
     schedule = ListSchedule(problem, units, devices, memory_headroom)
@@ -173,6 +176,8 @@ class _EarliestTaskFirst:
         # How many devices each ready op may still go to, and the (op, device) that lack memory.
         self._chances: dict[int, int] = {}
         self._dropped: set[tuple[int, int]] = set()
+        # Ready ops of each unit; those scheduled since may still be among them.
+        self._ready_of_unit: dict[int, list[int]] = {}
         self._last = [-1] * schedule.num_devices
 
     def run(self) -> np.ndarray:
@@ -181,18 +186,31 @@ class _EarliestTaskFirst:
             if schedule.missing[op] == 0:
                 self._offer(op)
         for _ in range(len(schedule.ops)):
-            op, device = self._next()
+            op, device, start = self._next()
             del self._chances[op]
             self._last[device] = op
-            for released in schedule.commit(op, device):
+            for released in schedule.commit(op, device, not_before=start):
                 self._offer(released)
+            for unit in schedule.newly_pinned:
+                self._offer_again(unit)
+            schedule.newly_pinned.clear()
         return schedule.placement()
 
     def _offer(self, op: int) -> None:
         devices = self._schedule.devices_for(op)
         self._chances[op] = len(devices)
+        self._ready_of_unit.setdefault(self._schedule.unit_of[op], []).append(op)
         for device in devices:
             self._push(op, device)
+
+    def _offer_again(self, unit: int) -> None:
+        """Gives ready ops of a unit that was pinned the pair with its device, if it was none."""
+        device = self._schedule.unit_device[unit]
+        offered = device in self._schedule.candidates[unit]
+        for op in self._ready_of_unit.pop(unit, ()):
+            if op in self._chances and not (offered and (op, device) not in self._dropped):
+                self._dropped.discard((op, device))
+                self._push(op, device)
 
     def _push(self, op: int, device: int) -> None:
         ready = self._schedule.data_ready(op, device)
@@ -208,8 +226,8 @@ class _EarliestTaskFirst:
         pinned = self._schedule.unit_device[self._schedule.unit_of[op]]
         return pinned < 0 or pinned == device
 
-    def _next(self) -> tuple[int, int]:
-        """The next (op, device)."""
+    def _next(self) -> tuple[int, int, float]:
+        """The next (op, device), and, as an op may have to become urgent, when it may start."""
         while True:
             best: tuple[float, float, int, int] | None = None
             for device in range(self._schedule.num_devices):
@@ -219,12 +237,12 @@ class _EarliestTaskFirst:
             if best is None:
                 # What is left lost its devices when its unit was pinned or for want of memory.
                 op = max(self._chances, key=lambda i: (self._rank[i], -i))
-                return op, self._schedule.roomiest(op)
+                return op, self._schedule.roomiest(op), 0.0
             start, _, op, device = best
             if not self._schedule.fits(op, device):
                 lost = self._drop(op, device)
                 if lost:
-                    return op, self._schedule.roomiest(op)
+                    return op, self._schedule.roomiest(op), 0.0
                 continue
             # Transfers scheduled since it was pushed may have taken the channel.
             ready = self._schedule.data_ready(op, device)
@@ -233,7 +251,7 @@ class _EarliestTaskFirst:
                 heapq.heappush(self._later[device], (ready, -self._rank[op], op))
                 continue
             self._remove(op, device)
-            return op, device
+            return op, device, start if self._favourite is not None else 0.0
 
     def _drop(self, op: int, device: int) -> bool:
         """Forgets a pair; returns whether the op has no devices left."""
@@ -279,10 +297,26 @@ class _EarliestTaskFirst:
         }
         if device not in starts or starts[device] > min(starts.values()):
             return offer
-        urgent = max(schedule.data_ready(offer[2], d) for d in schedule.devices_for(offer[2]))
-        if max(offer[0], urgent) < starts[device]:
-            return (max(offer[0], urgent), *offer[1:])
-        return (starts[device], -self._rank[child], child, device)
+        best = (starts[device], -self._rank[child], child, device)
+        if best[0] <= free:
+            return best
+        # No op is urgent before its data are here: of those that come later, the first few count.
+        arriving = (entry for entry in later if entry[0] <= starts[device])
+        for rank, op in [*available, *((rank, op) for _, rank, op in arriving)]:
+            if self._is_open(op, device):
+                others = schedule.devices_for(op)
+                start = max(free, self._urgent(op, others, best[0]))
+                best = min(best, (start, rank, op, device))
+        return best
+
+    def _urgent(self, op: int, devices: list[int], enough: float) -> float:
+        """When the data of an op can be on every device; looks no further if that is too late."""
+        latest = 0.0
+        for device in devices:
+            latest = max(latest, self._schedule.data_ready(op, device))
+            if latest > enough:
+                break
+        return latest
 
 
 _SOURCE = "Jeon et al., Baechi: Fast Device Placement of Machine Learning Graphs, SoCC 2020"

@@ -99,10 +99,11 @@ def _run(search: Search, parameters: CrossEntropyParameters) -> None:
             mixed = (1 - parameters.smoothing) * _softmax(logits)
             logits = _logits(mixed + parameters.smoothing * frequency, allowed)
             samples, costs = [], []
-        floor = parameters.least_probability
+        # With many devices, no more than half of the probability is given away.
+        choices = allowed.sum(axis=1, keepdims=True)
+        floor = np.minimum(parameters.least_probability, 0.5 / np.maximum(choices, 1))
         probability = _softmax(logits)
-        share = floor * allowed.sum(axis=1, keepdims=True)
-        logits = _logits(probability * (1 - share) + floor * allowed, allowed)
+        logits = _logits(probability * (1 - floor * choices) + floor * allowed, allowed)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

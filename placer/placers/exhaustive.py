@@ -12,6 +12,7 @@ from placer.placers.coplacement import Units, make_units
 from placer.placers.progress import Progress
 from placer.placers.spec import PlacerSpec, parameter
 from placer.problem import PlacementProblem
+from placer.simulator import Simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,8 @@ def _run(search: Search, parameters: ExhaustiveParameters) -> None:
 
     Placements that differ by an exchange of interchangeable devices are tried once. A branch is
     cut when the work on one device alone, or the variables there, exceed the best step time or
-    the memory; a simulation when it exceeds the best step time.
+    the memory; a simulation when it exceeds the best step time. (Real runs, which may be faster
+    than their ops' costs, are cut by memory only.)
     """
     problem = search.problem
     units = make_units(problem, "colocation")
@@ -49,9 +51,9 @@ def _run(search: Search, parameters: ExhaustiveParameters) -> None:
             f"and more than {parameters.max_placements} placements; use another method, or raise "
             "its option max_placements"
         )
-    progress = Progress(search, 2 * size + parameters.batch)
     # A good first bound; exhaustive search then proves or betters it.
     base = np.stack([problem.single_device(d) for d in range(problem.topology.num_devices)])
+    progress = Progress(search, len(base) + size)
     search.evaluate(base[: max(progress.room(len(base)), 1)], NAME)
     rows: list[np.ndarray] = []
     for devices in _enumerate(search, units, free, classes):
@@ -133,6 +135,7 @@ def _enumerate(
     problem = search.problem
     graph, topology = problem.graph, problem.topology
     concurrency = [d.concurrency for d in topology.devices]
+    simulated = isinstance(search.simulator, Simulator)
     limit = topology.memory_bytes.tolist()
     seconds = np.stack(
         [
@@ -163,7 +166,8 @@ def _enumerate(
             busy = load[device] + float(seconds[device, unit])
             held = kept[device] + int(units.persistent_bytes[unit])
             # A relative margin: sums in another order differ in the last bits.
-            if busy * (1 - 1e-9) / concurrency[device] > search.best_seconds:
+            least = busy * (1 - 1e-9) / concurrency[device]
+            if simulated and least > search.best_seconds:
                 continue
             if held > limit[device]:
                 continue

@@ -37,9 +37,11 @@ def nth_allowed(allowed: np.ndarray) -> np.ndarray:
 def graded_cost(evaluation: Evaluation, memory_bytes: np.ndarray, penalty: float) -> np.ndarray:
     """float64[B]: step time, times 1 + penalty * (sum over devices of memory over the limit).
 
-    Memory over the limit is a fraction of it. The cost is never below the step time.
+    Memory over the limit is a fraction of it, by the simulator; what ran for real fits. The cost is
+    never below the step time.
     """
     over = np.maximum(evaluation.peak_bytes / memory_bytes - 1.0, 0.0).sum(axis=1)
+    over = np.where(evaluation.feasible, 0.0, over)
     return evaluation.step_seconds * (1.0 + penalty * over)
 
 
@@ -63,7 +65,9 @@ def initial_groups(search: Search, source: str) -> np.ndarray:
 def best_single(search: Search, grouping: Grouping, source: str) -> np.ndarray:
     """int32[G]: all groups on the accelerator that is best alone; evaluates each of them."""
     problem = search.problem
-    placements = np.stack([problem.single_device(d) for d in problem.topology.accelerators])
+    devices = problem.topology.accelerators
+    devices = devices[: max(search.room(len(devices)), 1)]
+    placements = np.stack([problem.single_device(d) for d in devices])
     groups = np.stack([grouping.reduce(p, problem) for p in placements])
     evaluation = search.evaluate(grouping.expand(groups), source)
     cost = graded_cost(evaluation, problem.topology.memory_bytes, 10.0)

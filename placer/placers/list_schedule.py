@@ -24,6 +24,23 @@ def executed_edges(graph: OpGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows[:, 2], rows[:, 0], rows[:, 1]
 
 
+def buffers(graph: OpGraph) -> np.ndarray:
+    """int64[T]: for each tensor the one whose buffer it shares, itself if it has its own.
+
+    An output that is an alias of an executed op's tensor shares that one's.
+    """
+    buffer = np.arange(len(graph.tensor_bytes))
+    position = np.empty(graph.num_ops, np.int64)
+    position[graph.topological_order()] = np.arange(graph.num_ops)
+    aliases = np.flatnonzero(graph.tensor_alias >= 0)
+    ops = graph.tensor_op[aliases]
+    sources = graph.in_tensor[graph.in_ptr[ops] + graph.tensor_alias[aliases]]
+    for i in np.argsort(position[ops], kind="stable").tolist():
+        if graph.executed[graph.tensor_op[sources[i]]]:
+            buffer[aliases[i]] = buffer[sources[i]]
+    return buffer
+
+
 def upward_rank(graph: OpGraph, seconds: np.ndarray, edge_seconds: np.ndarray) -> np.ndarray:
     """float64[N]: longest path from each op to the end, in seconds, the op included.
 
@@ -138,7 +155,12 @@ class ListSchedule:
         self.sources: list[int] = np.flatnonzero(graph.executed & source).tolist()
 
         self.tensor_bytes: list[int] = graph.tensor_bytes.tolist()
-        local = np.where(graph.tensor_alias >= 0, 0, graph.tensor_local_bytes)
+        # The tensor whose buffer each one shares, and which op makes that.
+        buffer = buffers(graph)
+        self.buffer: list[int] = buffer.tolist()
+        self.tensor_op: list[int] = graph.tensor_op.tolist()
+        own = buffer == np.arange(len(buffer))
+        local = np.where(own, graph.tensor_local_bytes, 0)
         self.local_bytes: list[int] = local.tolist()
         self.out_ptr: list[int] = graph.out_ptr.tolist()
         self.output_bytes: list[int] = (
@@ -147,8 +169,9 @@ class ListSchedule:
         temporary = problem.costs.temporary_bytes[topology.device_model]
         self.temporary_bytes: list[list[int]] = temporary.tolist()
         self.unit_bytes: list[int] = units.persistent_bytes.tolist()
+        # By buffer: ops that read it, as this tensor or another.
         self.readers: list[int] = np.bincount(
-            tensor[tensor >= 0], minlength=len(self.tensor_bytes)
+            buffer[tensor[tensor >= 0]], minlength=len(self.tensor_bytes)
         ).tolist()
         self.limit: list[float] = (topology.memory_bytes * (1.0 - memory_headroom)).tolist()
 
@@ -160,8 +183,10 @@ class ListSchedule:
         self.channel_free = [0.0] * links.num_channels
         # (tensor or -1 - op) * D + device: when a copy of it is there.
         self.arrival: dict[int, float] = {}
-        # Devices that hold a copy of a tensor, while somebody is still to read it.
-        self.copies: dict[int, list[int]] = {}
+        # By buffer: devices with a copy, and its bytes, while somebody is still to read any.
+        self.copies: dict[int, list[tuple[int, int]]] = {}
+        # Units pinned since somebody looked.
+        self.newly_pinned: list[int] = []
 
     @staticmethod
     def _source_ops(problem: PlacementProblem, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
@@ -220,17 +245,17 @@ class ListSchedule:
     def bytes_needed(self, op: int, device: int) -> float:
         """Bytes that scheduling `op` on `device` takes: variables, outputs, temporaries, copies."""
         unit = self.unit_of[op]
-        need = self.output_bytes[op] + self.temporary_bytes[device][op]
+        need = float(self.output_bytes[op] + self.temporary_bytes[device][op])
         if self.unit_device[unit] < 0:
             need += self.unit_bytes[unit]
+        units, sources = {unit}, {op}
         for producer, tensor in self.inputs[op]:
             home = self.device_of[producer]
             if home < 0:
+                need += self._source_bytes(producer, device, units, sources)
                 producer_unit = self.unit_of[producer]
                 home = self.unit_device[producer_unit]
-                if home < 0:
-                    if producer_unit != unit:
-                        need += self.unit_bytes[producer_unit]
+                if home < 0 and device in self.allowed[producer_unit]:
                     continue
             if (
                 home != device
@@ -238,6 +263,29 @@ class ListSchedule:
                 and tensor * self.num_devices + device not in self.arrival
             ):
                 need += self.tensor_bytes[tensor]
+        return need
+
+    def _source_bytes(self, op: int, device: int, units: set[int], sources: set[int]) -> float:
+        """Bytes that a source, and those before it, take of `device` if their reader goes there.
+
+        `units` and `sources` are those that have been counted.
+        """
+        need = 0.0
+        stack = [op]
+        while stack:
+            source = stack.pop()
+            if source in sources or self.device_of[source] >= 0:
+                continue
+            sources.add(source)
+            unit = self.unit_of[source]
+            pinned = self.unit_device[unit]
+            if pinned != device and (pinned >= 0 or device not in self.allowed[unit]):
+                continue
+            if pinned < 0 and unit not in units:
+                units.add(unit)
+                need += self.unit_bytes[unit]
+            need += self.output_bytes[source]
+            stack.extend(p for p, _ in self.inputs[source])
         return need
 
     def fits(self, op: int, device: int) -> bool:
@@ -251,13 +299,16 @@ class ListSchedule:
             return self.unit_device[unit]
         return max(self.allowed[unit], key=lambda d: (self.limit[d] - self.used[d], -d))
 
-    def commit(self, op: int, device: int, start: float | None = None) -> list[int]:
+    def commit(
+        self, op: int, device: int, start: float | None = None, not_before: float = 0.0
+    ) -> list[int]:
         """Schedules `op` on `device`, with the transfers that it needs.
 
         Args:
           op: an op whose predecessors are all scheduled.
           device: one of `devices_for(op)`, or of those allowed.
           start: when it starts; as soon as its inputs and the device are ready by default.
+          not_before: then, the earliest that it may start.
 
         Returns:
           The ops that became ready.
@@ -275,13 +326,14 @@ class ListSchedule:
             if t > ready:
                 ready = t
         if start is None:
-            start = max(ready, self.device_free[device])
+            start = max(ready, self.device_free[device], not_before)
         self.device_of[op] = device
         end = start + self.seconds[device][op]
         self.finish[op] = end
         if end > self.device_free[device]:
             self.device_free[device] = end
         self.used[device] += self.output_bytes[op]
+        self._release_unread(op)
         self._release_inputs(op)
         released = []
         for successor in self.successors[op]:
@@ -295,6 +347,7 @@ class ListSchedule:
         if self.unit_device[unit] < 0:
             self.unit_device[unit] = device
             self.used[device] += self.unit_bytes[unit]
+            self.newly_pinned.append(unit)
 
     def _place_source(self, op: int, device: int) -> int:
         """Places a source, and the sources before it, for its first reader; returns where."""
@@ -303,15 +356,20 @@ class ListSchedule:
         if home < 0:
             home = device if device in self.allowed[unit] else self.candidates[unit][0]
             self._pin(op, home)
-        stack = [op]
+        placed, stack = [], [op]
         while stack:
             source = stack.pop()
             if self.device_of[source] >= 0:
                 continue
+            placed.append(source)
             self._pin(source, home)
             self.device_of[source] = self.unit_device[self.unit_of[source]]
             self.used[self.device_of[source]] += self.output_bytes[source]
             stack.extend(p for p, _ in self.inputs[source] if self._follows(p, home))
+        for source in placed:
+            self._release_unread(source)
+        for source in placed:
+            self._release_inputs(source)
         return self.device_of[op]
 
     def _follows(self, source: int, home: int) -> bool:
@@ -336,27 +394,42 @@ class ListSchedule:
             num_bytes = self.tensor_bytes[tensor]
             end += num_bytes * self.per_byte[home][device]
             self.used[device] += num_bytes
-            self.copies.setdefault(tensor, []).append(device)
+            self.copies.setdefault(self.buffer[tensor], []).append((device, num_bytes))
         for channel in channels:
             self.channel_free[channel] = end
         self.arrival[key] = end
         return end
 
     def _release_inputs(self, op: int) -> None:
-        for producer, tensor in self.inputs[op]:
+        for _, tensor in self.inputs[op]:
             if tensor < 0:
                 continue
-            self.readers[tensor] -= 1
-            if self.readers[tensor] == 0:
-                self.used[self.device_of[producer]] -= self.local_bytes[tensor]
-                for device in self.copies.pop(tensor, ()):
-                    self.used[device] -= self.tensor_bytes[tensor]
+            buffer = self.buffer[tensor]
+            self.readers[buffer] -= 1
+            if self.readers[buffer] == 0:
+                home = self.device_of[self.tensor_op[buffer]]
+                if home >= 0:  # Else a source that is still to be placed.
+                    self.used[home] -= self.local_bytes[buffer]
+                for device, num_bytes in self.copies.pop(buffer, ()):
+                    self.used[device] -= num_bytes
+
+    def _release_unread(self, op: int) -> None:
+        """Frees outputs that nobody is still to read; before the op's readers let go of any."""
         for tensor in range(self.out_ptr[op], self.out_ptr[op + 1]):
-            if self.readers[tensor] == 0:
+            if self.buffer[tensor] == tensor and self.readers[tensor] == 0:
                 self.used[self.device_of[op]] -= self.local_bytes[tensor]
 
     def placement(self) -> np.ndarray:
-        """int32[N]: the devices so far; -1 for ops of units that are not pinned."""
-        device = np.array(self.unit_device, np.int32)[np.array(self.unit_of)]
+        """int32[N]: the devices so far; -1 for ops of units that are not pinned.
+
+        Variables that no scheduled op is bound to go where there is most room.
+        """
+        left = [u for u, device in enumerate(self.unit_device) if device < 0]
+        for unit in sorted(left, key=lambda u: (-self.unit_bytes[u], u)):
+            if self.unit_bytes[unit] > 0:
+                room = {d: self.limit[d] - self.used[d] for d in self.candidates[unit]}
+                self.unit_device[unit] = max(room, key=lambda d: (room[d], -d))
+                self.used[self.unit_device[unit]] += self.unit_bytes[unit]
+        device_of = np.array(self.unit_device, np.int32)[np.array(self.unit_of)]
         own = np.array(self.device_of, np.int32)
-        return np.where(own >= 0, own, device).astype(np.int32)
+        return np.where(own >= 0, own, device_of).astype(np.int32)

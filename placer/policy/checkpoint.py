@@ -6,6 +6,7 @@ Random numbers follow from the seed and the number of the batch.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,21 @@ from placer.protos import checkpoint_pb2
 
 if TYPE_CHECKING:
     from placer.policy.train import Training
+    from placer.search.state import Search
 
 METADATA = "metadata.pbtxt"
+# Among the settings: what of the problem the fingerprints do not tell.
+_PROBLEM = "problem"
+
+
+def _problem_digest(search: Search) -> str:
+    """Hexadecimal hash of allowed devices, op costs and groups, and of what judges placements."""
+    digest = hashlib.sha256(type(search.simulator).__name__.encode())
+    problem = search.problem
+    for array in (problem.allowed, problem.costs.seconds, search.grouping.group_of):
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:32]
 
 
 class Checkpoints:
@@ -105,7 +119,7 @@ class Checkpoints:
             topology_fingerprint=topology_fingerprint(problem.topology),
             seed=training.search.seed,
             settings={k: str(v) for k, v in dataclasses.asdict(training.settings).items()}
-            | {"groups": str(training.search.grouping.num_groups)},
+            | {_PROBLEM: _problem_digest(training.search)},
             updates=training.state.updates,
             placements=training.state.placements,
             best_step_seconds=training.search.best_seconds,
@@ -130,6 +144,11 @@ class Checkpoints:
                     f"{self._directory} holds a checkpoint of another {what}; "
                     "give another checkpoint directory or remove it"
                 )
+        if found.settings[_PROBLEM] != mine.settings[_PROBLEM]:
+            raise PlacerError(
+                f"{self._directory} holds a checkpoint of a run with other allowed devices, op "
+                "costs, groups or kind of reward; give another checkpoint directory or remove it"
+            )
         for name, value in mine.settings.items():
             if found.settings[name] != value:
                 raise PlacerError(

@@ -122,14 +122,13 @@ class PolicySettings:
                 )
         positive = ("hidden", "samples", "update_samples", "epochs", "type_units", "horizon")
         more = ("levels", "window", "fewest_changes", "learning_rate", "temperature")
-        for name in positive + more:
+        # What falls from one value to another does so by a factor.
+        fall = ("final_tolerance", "final_learning_rate")
+        for name in positive + more + fall:
             if not getattr(self, name) > 0:
                 raise PlacerError(f"policy setting {name}={getattr(self, name)}: must be positive")
-        for name in ("tolerance", "final_tolerance", "final_learning_rate"):
-            if not getattr(self, name) >= 0:
-                raise PlacerError(
-                    f"policy setting {name}={getattr(self, name)}: must be at least 0"
-                )
+        if not self.tolerance >= 0:
+            raise PlacerError(f"policy setting tolerance={self.tolerance}: must be at least 0")
         if self.hidden % 2 or self.hidden < 4:
             raise PlacerError(f"policy setting hidden={self.hidden}: must be even, 4 or more")
         if self.epochs > 1 and not self.ppo_clip > 0:

@@ -172,7 +172,19 @@ class Search:
         if self._on_progress is not None:
             self._on_progress(self)
 
-    def add(self, placement: np.ndarray, seconds: float, evaluations: int, source: str) -> None:
+    @property
+    def best_key(self) -> tuple[float, float]:
+        """Bytes above the memory limits, and step time, of the best: less is better."""
+        return 0.0 if self.best_seconds < float("inf") else self._least_excess, self.best_seconds
+
+    def add(
+        self,
+        placement: np.ndarray,
+        seconds: float,
+        evaluations: int,
+        source: str,
+        excess: float = float("inf"),
+    ) -> None:
         """Counts evaluations made elsewhere, and keeps their best if it is the best so far.
 
         Args:
@@ -180,12 +192,16 @@ class Search:
           seconds: its step time; inf if it is not feasible.
           evaluations: how many there were.
           source: which part of the search made them.
+          excess: bytes above the memory limits, of one that is not feasible.
         """
         self.evaluations += evaluations
         if seconds < self.best_seconds:
             self._improve(np.array(placement, np.int32), seconds, source)
-        elif self.best is None:
+        elif self.best is None or (
+            self.best_seconds == float("inf") and excess < self._least_excess
+        ):
             self.best = np.array(placement, np.int32)
+            self._least_excess = min(excess, self._least_excess)
         if self._on_progress is not None:
             self._on_progress(self)
 
@@ -237,11 +253,16 @@ class Search:
             if i.step_seconds < best_seconds
         ]
         self.improvements = [*(Improvement(*row) for row in improvements), *own]
-        if best is not None and (self.best is None or best_seconds < self.best_seconds):
-            self.best, self.best_seconds = np.array(best, np.int32), best_seconds
-            if best_seconds == float("inf"):
-                peak = self.simulator.evaluate(self.best[None]).peak_bytes
-                self._least_excess = float(np.maximum(peak - self._memory_limit, 0).sum())
+        if best is None or self.best_seconds < float("inf") <= best_seconds:
+            return
+        best = np.array(best, np.int32)
+        if best_seconds == float("inf"):
+            peak = self.simulator.evaluate(best[None]).peak_bytes
+            excess = float(np.maximum(peak - self._memory_limit, 0).sum())
+            if self.best is None or excess < self._least_excess:
+                self.best, self._least_excess = best, excess
+        elif best_seconds < self.best_seconds:
+            self.best, self.best_seconds = best, best_seconds
 
     def history(self) -> pd.DataFrame:
         """The improvements as a frame: seconds, evaluations, step_seconds, source."""

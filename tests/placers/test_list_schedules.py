@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from placer.devices import Device, DeviceModel, Link, LinkRule, Sharing, Topology
-from placer.placers.baechi import m_etf
+from placer.placers.baechi import m_etf, m_topo
 from placer.placers.coplacement import make_units
 from placer.placers.favourite_child import favourite_children
 from placer.placers.heft import heft
-from placer.placers.list_schedule import executed_edges, upward_rank
+from placer.placers.list_schedule import ListSchedule, executed_edges, upward_rank
 from placer.problem import PlacementProblem
 from tests.placers.problems import make_problem, random_problem
 
@@ -103,8 +105,12 @@ def test_insertion_fills_a_gap() -> None:
     assert placement.tolist() == [1, 0, 1, 1, 1]
 
 
-def naive_etf(problem: PlacementProblem) -> list[int]:
-    """Earliest task first by trying every ready pair at every step; links queue by pair."""
+def naive_etf(problem: PlacementProblem, favourite: list[int] | None = None) -> list[int]:
+    """Earliest task first by trying every ready pair at every step; links queue by pair.
+
+    With favourite children, a device waits for that of its last op, unless an op's data could be on
+    every device before.
+    """
     graph, links = problem.graph, problem.topology.links()
     devices = list(problem.topology.accelerators)
     seconds = problem.device_seconds
@@ -127,15 +133,31 @@ def naive_etf(problem: PlacementProblem) -> list[int]:
             return there[int(tensor[e]), d]
         return max(finish[p], wire.get((device_of[p], d), 0.0)) + cost[e]
 
+    def ready(op: int, d: int) -> float:
+        return max([0.0, *(arrival(e, d) for e in inputs[op])])
+
+    def offer(d: int, ops: list[int]) -> tuple[float, float, int, int]:
+        best = min((max(free[d], ready(op, d)), -rank[op], op, d) for op in ops)
+        child = -1 if favourite is None or d not in last else favourite[last[d]]
+        starts = {x: max(free[x], ready(child, x)) for x in devices} if child in ops else {}
+        if child == best[2] or not starts or starts[d] > min(starts.values()):
+            return best
+        best = (starts[d], -rank[child], child, d)
+        if starts[d] > free[d]:
+            for op in ops:
+                urgent = max(ready(op, x) for x in devices)
+                best = min(best, (max(free[d], urgent), -rank[op], op, d))
+        return best
+
+    last: dict[int, int] = {}
     while len(device_of) < graph.num_ops:
-        offers = [
-            (max([free[d], *(arrival(e, d) for e in inputs[op])]), -rank[op], op, d)
+        ops = [
+            op
             for op in range(graph.num_ops)
             if op not in device_of and all(int(src[e]) in device_of for e in inputs[op])
-            for d in devices
         ]
-        _, _, op, d = min(offers)
-        start = free[d]
+        start, _, op, d = min(offer(d, ops) for d in devices)
+        last[d] = op
         for e in inputs[op]:
             at = arrival(e, d)
             start = max(start, at)
@@ -147,8 +169,9 @@ def naive_etf(problem: PlacementProblem) -> list[int]:
     return [device_of[op] for op in range(graph.num_ops)]
 
 
+@pytest.mark.parametrize("with_favourites", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_etf_chooses_as_if_it_tried_every_pair(seed: int) -> None:
+def test_etf_chooses_as_if_it_tried_every_pair(seed: int, with_favourites: bool) -> None:
     base = random_problem(seed, num_ops=40, topology="k80:3")
     topology = Topology(
         "pairs", base.topology.devices, (LinkRule(Link(25e-6, 7.6e9, Sharing.PAIR)),)
@@ -163,8 +186,11 @@ def test_etf_chooses_as_if_it_tried_every_pair(seed: int) -> None:
         topology=topology,
         allowed=allowed,
     )
-    placement = m_etf(problem, make_units(problem, "colocation"), 0.0)
-    assert placement.tolist() == naive_etf(problem)
+    units = make_units(problem, "colocation")
+    favourite = favourite_children(problem, units, 0.5, 100) if with_favourites else None
+    placement = m_etf(problem, units, 0.0, favourite)
+    expected = naive_etf(problem, None if favourite is None else favourite.tolist())
+    assert placement.tolist() == expected
 
 
 def test_favourite_children_share_their_parents_largest_transfer() -> None:
@@ -190,3 +216,50 @@ def test_sources_follow_their_first_reader() -> None:
     assert placement[0] == placement[2] == placement[4] == placement[6]
     assert placement[1] == placement[3] == placement[5] == placement[7]
     assert placement[0] != placement[1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_but_variables_is_freed_in_the_end(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_problem(seed, num_ops=60, topology="k80:2")
+    graph = problem.graph
+    inputs = np.diff(graph.in_ptr)[graph.tensor_op]
+    alias = np.where(
+        (inputs > 0) & (rng.random(len(inputs)) < 0.4),
+        rng.integers(0, np.maximum(inputs, 1)),
+        -1,
+    )
+    graph = dataclasses.replace(graph, tensor_alias=alias.astype(graph.tensor_alias.dtype))
+    problem = dataclasses.replace(problem, graph=graph)
+    schedule = ListSchedule(problem, make_units(problem, "colocation"), [1, 2])
+    highest = 0.0
+    for op in graph.topological_order().tolist():
+        if op in schedule.ops:
+            devices = schedule.devices_for(op)
+            device = devices[int(rng.integers(len(devices)))]
+            needed = schedule.used[device] + schedule.bytes_needed(op, device)
+            schedule.commit(op, device)
+            # What was said to be needed covers what there is now.
+            assert schedule.used[device] <= needed
+            highest = max(highest, *schedule.used)
+    schedule.placement()
+    kept = [0.0] * 3
+    for unit, device in enumerate(schedule.unit_device):
+        if device >= 0:
+            kept[device] += schedule.unit_bytes[unit]
+    assert schedule.used == kept
+    assert highest > max(kept)
+
+
+def test_variables_that_nothing_reads_go_where_there_is_room() -> None:
+    seconds = [1e-3, 1e-3, 1e-3]
+    problem = make_problem([(0, 1)], seconds, persistent=[5 << 30, 0, 6 << 30])
+    executed = np.array([True, True, False])
+    problem = dataclasses.replace(
+        problem, graph=dataclasses.replace(problem.graph, executed=executed)
+    )
+    units = make_units(problem, "colocation")
+    placement = m_etf(problem, units, 0.0)
+    assert placement[2] in problem.topology.accelerators
+    assert placement[2] != placement[0]
+    assert m_topo(problem, units, 0.0)[2] in problem.topology.accelerators

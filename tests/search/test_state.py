@@ -163,3 +163,28 @@ def test_progress_is_told_after_the_best_is_kept() -> None:
     with pytest.raises(KeyboardInterrupt):
         search.evaluate(_random_placements(search, 30, 1), "random")
     assert search.best_seconds == seen[-1] <= seen[0]
+
+
+def test_the_nearest_is_kept_while_nothing_fits() -> None:
+    problem = random_problem(2, topology="k80:2")
+    tight = dataclasses.replace(
+        problem, topology=problem.topology.with_memory([1] * problem.topology.num_devices)
+    )
+    search = make_search(tight)
+    shown = _random_placements(search, 2, 0)
+    search.add(shown[0], float("inf"), 1, "walk", excess=100.0)
+    assert search.best_key == (100.0, float("inf"))
+    search.add(shown[1], float("inf"), 1, "walk", excess=200.0)
+    assert search.best is not None
+    assert search.best.tolist() == shown[0].tolist()
+    search.add(shown[1], float("inf"), 1, "walk", excess=50.0)
+    assert search.best.tolist() == shown[1].tolist()
+    # What was found before counts too if it comes nearer.
+    other = make_search(tight)
+    other.evaluate(shown[:1], "now")
+    excess = other.best_key[0]
+    peaks = build_simulator(tight).evaluate(shown).peak_bytes
+    limit = tight.topology.memory_bytes
+    both = np.maximum(peaks - limit, 0).sum(axis=1)
+    other.resume(shown[1], float("inf"), 5, [])
+    assert other.best_key[0] == both.min() <= excess
