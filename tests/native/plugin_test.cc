@@ -8,9 +8,11 @@
 #include <cstdlib>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "placer/native/plugin/constraints.h"
 #include "placer/native/plugin/device_name.h"
 #include "placer/native/plugin/pass.h"
 #include "placer/native/plugin/state.h"
@@ -182,6 +184,23 @@ void CheckResources(const std::string& before, const std::string& after, const O
   }
 }
 
+// Whether units that TensorFlow has put on several devices are as they were.
+void CheckTornUnits(const std::string& before, const std::string& after, const OpRegistry& ops) {
+  GraphView old_graph, graph;
+  std::string error;
+  EXPECT(old_graph.Parse(before, &error) && graph.Parse(after, &error));
+  const Units units = FindUnits(old_graph, ops);
+  std::vector<std::set<std::string>> devices(units.count);
+  for (int32_t i = 0; i < old_graph.size(); ++i) {
+    const std::string device(old_graph.nodes[i].device);
+    if (!device.empty()) devices[units.unit_of_node[i]].insert(device);
+  }
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    if (devices[units.unit_of_node[i]].size() < 2) continue;
+    EXPECT(graph.nodes[i].device == old_graph.nodes[i].device);
+  }
+}
+
 void Run(int rounds) {
   OpRegistry ops;
   EXPECT(ops.Parse(OpList()));
@@ -204,6 +223,7 @@ void Run(int rounds) {
       // Nothing but devices changes, unknown fields included, and a second pass has nothing to do.
       EXPECT(WithoutDevices(out) == WithoutDevices(sample.graph));
       CheckResources(sample.graph, out, ops);
+      if (record.heuristic) CheckTornUnits(sample.graph, out, ops);
       GraphRecord again;
       std::string unused;
       if (record.outcome == "matched") {

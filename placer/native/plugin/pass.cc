@@ -240,15 +240,20 @@ void ApplyHeuristic(Job* job, const HeuristicOptions& options, Clock::time_point
     number[job->devices.names[d]] = static_cast<int32_t>(names.size());
     names.push_back(job->devices.names[d]);
   }
-  std::vector<int32_t> unit_device(units.count, 0);
+  // Units whose nodes TensorFlow has put on several devices stay as they are.
+  std::vector<int32_t> unit_device(units.count, -1);
+  std::vector<char> torn(units.count, 0);
   for (int32_t i = 0; i < job->graph.size(); ++i) {
     const int32_t from = job->device_of_node[i];
     if (from < 0 || !job->parsed[from].IsFull()) continue;
     const std::string name = job->parsed[from].ToString();
     const auto [entry, added] = number.emplace(name, static_cast<int32_t>(names.size()));
     if (added) names.push_back(name);
-    unit_device[units.unit_of_node[i]] = entry->second;
+    const int32_t u = units.unit_of_node[i];
+    if (unit_device[u] >= 0 && unit_device[u] != entry->second) torn[u] = 1;
+    unit_device[u] = entry->second;
   }
+  for (int32_t& device : unit_device) device = std::max(device, 0);
   std::vector<std::string> types;
   for (const std::string& name : names) {
     DeviceName parsed;
@@ -257,7 +262,7 @@ void ApplyHeuristic(Job* job, const HeuristicOptions& options, Clock::time_point
   }
   std::vector<std::vector<char>> allowed(units.count, std::vector<char>(names.size(), 0));
   for (int32_t u = 0; u < units.count; ++u) {
-    if (units.pinned[u] == Reason::kNone) {
+    if (units.pinned[u] == Reason::kNone && !torn[u]) {
       std::fill(allowed[u].begin(), allowed[u].begin() + static_cast<int64_t>(usable.size()), 1);
     }
     allowed[u][unit_device[u]] = 1;
@@ -278,8 +283,8 @@ void ApplyHeuristic(Job* job, const HeuristicOptions& options, Clock::time_point
   if (result.device_of_unit.empty()) return;
   for (int32_t i = 0; i < job->graph.size(); ++i) {
     const int32_t unit = units.unit_of_node[i];
-    job->reason[i] = units.pinned[unit];
-    if (units.pinned[unit] != Reason::kNone) continue;
+    job->reason[i] = torn[unit] ? Reason::kUnitDisagrees : units.pinned[unit];
+    if (job->reason[i] != Reason::kNone) continue;
     job->target_of_node[i] = job->devices.Add(names[result.device_of_unit[unit]]);
   }
 }
