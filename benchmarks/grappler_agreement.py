@@ -21,11 +21,12 @@ With the first two done Grappler's way, the peaks can be compared (`compare_memo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -147,6 +148,22 @@ class GrapplerSimulator:
         seconds, _ = self._measure(placement, [None] * self._topology.num_devices)
         return seconds
 
+    def seconds_a_run(
+        self, placement: np.ndarray, repeats: int, clock: Callable[[], float]
+    ) -> float:
+        """Seconds by `clock` that a simulation of a placement int32[N] takes, the least of several.
+
+        Making the item and the cluster, which every placement needs anew, is not part of it.
+        """
+        item = self._item(placement)
+        seconds = []
+        with self._cluster([None] * self._topology.num_devices) as cluster:
+            for _ in range(repeats):
+                start = clock()
+                cluster.MeasureCosts(item)
+                seconds.append(clock() - start)
+        return min(seconds)
+
     def fits(self, placement: np.ndarray, limit_bytes: int) -> bool:
         """Its verdict on a placement int32[N] where every device has `limit_bytes`."""
         seconds, _ = self._measure(placement, [limit_bytes] * self._topology.num_devices)
@@ -170,22 +187,30 @@ class GrapplerSimulator:
         self, placement: np.ndarray, memory_bytes: Sequence[int | None]
     ) -> tuple[float, int]:
         """Step time and 0, or infinity and the bytes that a device lacks."""
-        names = self._topology.device_names
-        for node, device in zip(self._meta.graph_def.node, placement.tolist(), strict=True):
-            node.device = names[device]
-            node.attr.pop("_class", None)
-        devices = [
-            grappler.named_device(d.model, d.name, limit)
-            for d, limit in zip(self._topology.devices, memory_bytes, strict=True)
-        ]
-        item = grappler_item.Item(self._meta)
-        with grappler_cluster.Provision(devices=devices) as cluster:
+        item = self._item(placement)
+        with self._cluster(memory_bytes) as cluster:
             try:
                 _, seconds, _ = cluster.MeasureCosts(item)
             except errors.ResourceExhaustedError as error:
                 found = re.search(r"requires (\d+) bytes", str(error))
                 return float("inf"), int(found.group(1)) if found else 0
         return float(seconds), 0
+
+    def _item(self, placement: np.ndarray) -> grappler_item.Item:
+        names = self._topology.device_names
+        for node, device in zip(self._meta.graph_def.node, placement.tolist(), strict=True):
+            node.device = names[device]
+            node.attr.pop("_class", None)
+        return grappler_item.Item(self._meta)
+
+    def _cluster(
+        self, memory_bytes: Sequence[int | None]
+    ) -> contextlib.AbstractContextManager[grappler_cluster.Cluster]:
+        devices = [
+            grappler.named_device(d.model, d.name, limit)
+            for d, limit in zip(self._topology.devices, memory_bytes, strict=True)
+        ]
+        return grappler_cluster.Provision(devices=devices)
 
 
 @functools.lru_cache(maxsize=1)
