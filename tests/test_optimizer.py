@@ -319,9 +319,13 @@ def test_a_second_ctrl_c_does_not_lose_the_result(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(optimizer, "get_method", lambda *arguments: method)
     monkeypatch.setattr(optimizer, "make_row", impatient)
-    result = placer.optimize(_two_chains(8), devices="k80:2")
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = placer.optimize(_two_chains(8), devices="k80:2")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert result.interrupted
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_rows_of_placements_that_ran_survive_the_others(

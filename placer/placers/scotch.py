@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,6 +60,25 @@ def _run(search: Search, parameters: ScotchParameters, devices: list[int], name:
         search.evaluate(problem.repair(unit_device[units.unit_of]), name)
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Scotch splits a target graph on all cores, whatever the context of the source graph says.
+
+    Threads that race make one of several mappings; only the environment keeps Scotch to one.
+    """
+    name = "SCOTCH_PTHREAD_NUMBER"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@_one_thread()
 def static_mapping(
     library: Any,
     problem: PlacementProblem,

@@ -282,3 +282,10 @@ def test_single_gpu_takes_the_best_gpu() -> None:
     search = run("single_gpu", make_search(problem))
     assert search.best is not None
     assert search.best.tolist() == [2, 2, 2, 2]
+
+
+def test_scotch_makes_one_mapping_however_its_threads_run() -> None:
+    # Left to all cores, it makes another in about one run in ten.
+    problem = random_problem(2, topology="k80:4")
+    found = {run("scotch", make_search(problem, BUDGET, seed=5)).best.tobytes() for _ in range(60)}
+    assert len(found) == 1
