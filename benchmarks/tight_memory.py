@@ -91,6 +91,8 @@ def best_packing(case: Case, budget: float, seed: int) -> tuple[np.ndarray, str]
     for _ in range(_ROUNDS):
         limits = case.problem.topology.memory_bytes.copy()
         limits[gpus] = int(best[0] * _SQUEEZE)
+        if not limits[gpus].all():
+            break  # All of it is on CPUs.
         found = search_case(with_memory(case, limits), "auto", Budget(budget), seed)
         if not np.isfinite(found.step_seconds):
             break
