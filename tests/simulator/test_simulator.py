@@ -47,6 +47,18 @@ def chain(**changes: object) -> SimulatorInputs:
     return dataclasses.replace(inputs, **changes)
 
 
+def ops(count: int, **changes: object) -> SimulatorInputs:
+    """Ops of one second, to be joined by what `changes` says of edges."""
+    return chain(
+        executed=[True] * count,
+        op_seconds=[[1.0] * count],
+        persistent_bytes=[0] * count,
+        temporary_bytes=[[0] * count],
+        inline_op=[False] * count,
+        **changes,
+    )
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_equals_the_reference_to_the_last_bit(part: int) -> None:
     for seed in range(part * 100, part * 100 + 100):
@@ -286,16 +298,12 @@ def test_fuzzed_arrays_run_or_raise() -> None:
 
 def test_an_executor_s_thread_takes_the_newest_expensive_op_first() -> None:
     # 0 makes 1, 2 and 3 ready; 3 runs next, then what it makes ready (4), then the stack's top.
-    inputs = chain(
-        executed=[True] * 5,
-        op_seconds=[[1.0] * 5],
-        persistent_bytes=[0] * 5,
-        temporary_bytes=[[0] * 5],
+    inputs = ops(
+        5,
         out_ptr=[0, 1, 1, 1, 2, 2],
         in_ptr=[0, 0, 1, 2, 3, 4],
         in_tensor=[0, 0, 0, 1],
         executor_threads=[1, 0],
-        inline_op=[False] * 5,
     )
     trace = Simulator(inputs).simulate(np.zeros(5, np.int32))
     assert trace.op_start.tolist() == [0, 4, 3, 1, 2]
@@ -326,28 +334,24 @@ def test_transfers_share_the_core_of_an_executor() -> None:
     assert (spans.start[wire].tolist(), spans.end[wire].tolist()) == ([1], [2])
 
 
-def independent(count: int, seconds: float, **changes: object) -> SimulatorInputs:
-    """Ops without edges."""
+def independent(count: int, **changes: object) -> SimulatorInputs:
+    """Ops of one second without edges."""
     none = np.zeros(0, np.int32)
-    return chain(
-        executed=[True] * count,
-        op_seconds=[[seconds] * count],
-        persistent_bytes=[0] * count,
-        temporary_bytes=[[0] * count],
+    return ops(
+        count,
         out_ptr=[0] * (count + 1),
         tensor_bytes=none,
         tensor_local_bytes=none,
         tensor_alias=none,
         in_ptr=[0] * (count + 1),
         in_tensor=none,
-        inline_op=[False] * count,
         **changes,
     )
 
 
 def test_threads_of_an_executor_share_its_core() -> None:
     # Three ops of 1 s on two threads: the first two end at 2, the third runs alone.
-    inputs = independent(3, 1.0, executor_threads=[2, 0])
+    inputs = independent(3, executor_threads=[2, 0])
     trace = Simulator(inputs).simulate(np.zeros(3, np.int32))
     assert trace.op_start.tolist() == [0, 0, 2]
     assert trace.op_end.tolist() == [2, 2, 3]
@@ -356,11 +360,8 @@ def test_threads_of_an_executor_share_its_core() -> None:
 def test_a_free_thread_steals_from_the_bottom() -> None:
     # 0 makes 1 to 4 ready on thread 0: 4 stays, 3, 2, 1 lie on its stack from top to bottom. The
     # free thread 1 steals 1, then 2. Two run at a time, at half speed.
-    inputs = chain(
-        executed=[True] * 5,
-        op_seconds=[[1.0] * 5],
-        persistent_bytes=[0] * 5,
-        temporary_bytes=[[0] * 5],
+    inputs = ops(
+        5,
         out_ptr=[0, 1, 1, 1, 1, 1],
         tensor_bytes=[10],
         tensor_local_bytes=[10],
@@ -368,7 +369,6 @@ def test_a_free_thread_steals_from_the_bottom() -> None:
         in_ptr=[0, 0, 1, 2, 3, 4],
         in_tensor=[0, 0, 0, 0],
         executor_threads=[2, 0],
-        inline_op=[False] * 5,
     )
     trace = Simulator(inputs).simulate(np.zeros(5, np.int32))
     assert trace.op_start.tolist() == [0, 1, 3, 3, 1]
@@ -399,7 +399,7 @@ def test_working_neighbours_slow_each_other() -> None:
     # Ops 0 and 1 on device 0, op 2 on device 1, each 1 s. Device 0 is slowed by a half while
     # device 1 works, which is slowed by a quarter: until 1.25. By then 1.25 / 1.5 s are done.
     contention = np.array([[0.0, 0.5], [0.25, 0.0]])
-    inputs = independent(3, 1.0, executor_threads=[1, 1], contention=contention)
+    inputs = independent(3, executor_threads=[1, 1], contention=contention)
     trace = Simulator(inputs).simulate(np.array([0, 0, 1], np.int32))
     done = 1.25 / 1.5
     np.testing.assert_allclose(trace.op_end, [1.25 + 1 - done, 2.25 + 1 - done, 1.25])
