@@ -371,6 +371,10 @@ class Runner:
         known = np.isfinite(best)
         scaled = self._settings.step_timeout_ratio * best if known else build_timeout
         step_timeout = max(self._settings.step_timeout_seconds, scaled)
+        for worker in self._workers:
+            # What the placement before needed, this one may need elsewhere.
+            with contextlib.suppress(OSError):
+                wire.send(worker.channel, {"do": "release memory"})
         self._send(
             {
                 "do": "measure",

@@ -15,7 +15,7 @@ from typing import Any
 
 from placer.devices.here import worker_threads
 from placer.errors import PlacerError
-from placer.runtime import wire
+from placer.runtime import heap, wire
 
 
 def loopback_library() -> Path:
@@ -60,6 +60,8 @@ def check_loopback() -> None:
 def start_server(cluster: dict[str, Sequence[str]], job: str, task: int, cores: int) -> Any:
     """Starts a tf.distribute.Server for as many cores.
 
+    From here on the process keeps the memory that it frees (see placer.runtime.heap).
+
     It runs ops with one thread more than that. Requests for tensors queue up for the same threads
     behind all ops that are ready (GrpcWorkerServiceThread::Schedule in
     tensorflow/core/distributed_runtime/rpc/grpc_worker_service.cc), and a pool of one thread, which
@@ -77,6 +79,7 @@ def start_server(cluster: dict[str, Sequence[str]], job: str, task: int, cores: 
     """
     import tensorflow as tf
 
+    heap.keep_freed_pages()
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=cores,
         inter_op_parallelism_threads=worker_threads(cores),
@@ -104,7 +107,8 @@ def serve(config: dict[str, Any], channel: socket.socket) -> None:
     Args:
       config: "addresses" of all workers, "task", "cores" to be pinned to, and
         "address_space_bytes", a limit or None.
-      channel: where to say {"ready": task}.
+      channel: where to say {"ready": task}; each message that comes has the worker give back the
+        memory that it keeps.
     """
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, config["cores"])
@@ -116,6 +120,9 @@ def serve(config: dict[str, Any], channel: socket.socket) -> None:
         {"worker": config["addresses"]}, "worker", config["task"], len(config["cores"])
     )
     wire.send(channel, {"ready": config["task"]})
-    while True:
-        wire.receive(channel)  # raises EOFError when the runner closes it
+    try:
+        while True:
+            wire.receive(channel)  # raises EOFError when the runner closes it
+            heap.release_freed_pages()
+    finally:
         del server
