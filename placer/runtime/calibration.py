@@ -46,10 +46,10 @@ _MIN_HOPS, _MAX_HOPS = 2, 16
 _BURST_SECONDS = 0.03
 _MAX_BURST = 48
 # The chain that contention is measured with: products of activations of so many rows and square
-# weights, of which so many take turns. They stand for a recurrent layer at batch 32: the weights
-# come from memory each time, at about 16 operations a byte. Layers with more operations a byte slow
-# each other less.
-_CHAIN_ROWS, _CHAIN_SIZE, _CHAIN_WEIGHTS, _CHAIN_PRODUCTS = 32, 1024, 8, 48
+# weights, of which so many take turns, more than caches hold (128 MiB). They stand for a recurrent
+# layer at batch 32: the weights come from memory each time, at about 16 operations a byte. Layers
+# with more operations a byte slow each other less.
+_CHAIN_ROWS, _CHAIN_SIZE, _CHAIN_WEIGHTS, _CHAIN_PRODUCTS = 32, 1024, 32, 64
 _CHAIN_SECONDS = 0.1
 # Two ends that slow each other by more cannot be told apart.
 _MOST_CONTENTION = 0.9
