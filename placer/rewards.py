@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,10 +13,10 @@ from placer.costs import merged, profile_from_steps, profiled_costs
 from placer.pipeline import Prepared
 from placer.problem import PlacementProblem
 from placer.protos import profile_pb2
-from placer.runtime import QUICK, Measurement, MeasurementProtocol, Runner, open_runner
+from placer.runtime import QUICK, Measurement, MeasurementProtocol, Runner, joined, open_runner
 from placer.runtime.profiling import profile
 from placer.search import SEEDS, Budget, Search
-from placer.search.measured import MeasuredEvaluator
+from placer.search.measured import MeasuredEvaluator, MeasuredPlacement
 from placer.search.state import Evaluator
 from placer.simulator import Simulator
 from placer.simulator.build import build_simulator
@@ -26,14 +26,27 @@ if TYPE_CHECKING:
 
 REWARDS = ("simulate", "measure", "both")
 
-# Of --reward both: rounds of search and runs at least, seconds that further ones take at least,
-# runs a round, traced steps of its best, and the factors tried on link costs.
+# Of --reward both: rounds of search and runs at least, and seconds for each further one.
 _ROUNDS = 4
 _ROUND_SECONDS = 30.0
+# The first searches for this part of the time, each other longer than the one before, and none for
+# more than this part of what is left.
+_FIRST_SHARE = 0.05
+_GROWTH = 1.5
+_SEARCH_SHARE = 0.7
+# So many rounds in a row that bring nothing new to run are the last.
+_STALE_ROUNDS = 2
+# Runs a round, traced steps of its best, and the factors tried on link costs.
 _CANDIDATES = 3
 _TRACED_STEPS = 3
 _TRACED = MeasurementProtocol(warm_up=1, steps=1, stop_ratio=0.0, repeats=0)
 _SCALES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+# The part of the budget that is kept for running the fastest again, how many of them, how often at
+# most, and how.
+_RUN_OFF_SHARE = 0.12
+_FINALISTS = 3
+_RUN_OFF_TURNS = 4
+_RUN_OFF = MeasurementProtocol(warm_up=1, steps=5, stop_ratio=0.0, repeats=0)
 
 
 class Judge:
@@ -98,6 +111,10 @@ class _Both(_Measured):
     rounds; after each, its best placements are run. Then ops cost what they took in the best
     placements of all rounds, where several devices compute at once and slow each other through
     what they share, and the cost of transfers is scaled to what explains best what was run.
+
+    The fastest of many runs is in part the luckiest. At the end the fastest placements are run
+    again, in turns with the fastest of those that the search began with, and these runs alone
+    decide.
     """
 
     def __init__(
@@ -110,41 +127,54 @@ class _Both(_Measured):
         super().__init__(evaluator, simulator)
         self._prepared = prepared
         self._runner = runner
+        self._decided = False
 
     def run(self, search: Search, method: Callable[[Search], None]) -> None:
         if search.stopped():
             return
+        references = list(self._measured.measured)
+        end = search.budget.seconds * (1 - _RUN_OFF_SHARE)
+        self._search_and_run(search, method, end)
+        self._run_off(search, references)
+
+    def _search_and_run(self, search: Search, method: Callable[[Search], None], end: float) -> None:
+        """Rounds of search and runs, until `end`, in seconds since the search began."""
         known = profile(self._runner, search.problem, steps=3)
         problem = self._with_costs(search.problem, known)
         scale = 1.0
         rounds = _ROUNDS
         if search.remaining < float("inf"):
             rounds = max(_ROUNDS, int(search.remaining // _ROUND_SECONDS))
+        first = _FIRST_SHARE * (end - search.elapsed)
+        stale = 0
         traced: dict[bytes, tuple[config_pb2.RunMetadata, ...]] = {}
         for round_number in range(rounds):
-            if search.stopped():
+            left = end - search.elapsed
+            if search.stopped() or left <= 0 or stale == _STALE_ROUNDS:
                 break
             scale = self._fit_scale(problem, scale)
             corrected = dataclasses.replace(
                 problem, topology=problem.topology.with_scaled_links(scale)
             )
             self.problem, self.simulator = corrected, build_simulator(corrected)
-            share = 0.7 * search.remaining / (rounds - round_number)
-            left = search.budget.evaluations - search.evaluations
+            share = min(first * _GROWTH**round_number, _SEARCH_SHARE * left)
             child = Search(
                 corrected,
                 search.grouping,
                 self.simulator,
-                Budget(share, 200 * left),
+                Budget(share, 200 * (search.budget.evaluations - search.evaluations)),
                 (search.seed + round_number) % SEEDS,
             )
             if search.best is not None:
                 child.evaluate(search.best, "best measured")
             method(child)
-            for placement in child.recent_bests(_CANDIDATES):
-                if search.stopped():
+            ran = len(self._measured.measured)
+            for placement in child.alternatives(_CANDIDATES):
+                late = search.elapsed >= end and len(self._measured.measured) > ran
+                if search.stopped() or late:
                     break
                 search.evaluate(placement, f"round {round_number + 1}")
+            stale = 0 if len(self._measured.measured) > ran else stale + 1
             best = search.best
             if best is None or search.stopped() or not _several(best):
                 continue
@@ -156,6 +186,39 @@ class _Both(_Measured):
                 found = profile_from_steps(problem.graph, problem.topology, steps)
                 known = merged(known, found)
                 problem = self._with_costs(search.problem, known)
+
+    def _run_off(self, search: Search, references: Sequence[MeasuredPlacement]) -> None:
+        """Runs the fastest placements again, in turns, as long as there is time for all."""
+        ran = [m for m in self._measured.measured if m.measurement.ok]
+        finalists = sorted(ran, key=lambda m: m.measurement.seconds)[:_FINALISTS]
+        reference = min(references, key=lambda m: m.measurement.seconds, default=None)
+        if reference is not None and reference.measurement.ok and reference not in finalists:
+            finalists.append(reference)
+        if len(finalists) < 2:
+            return
+        sessions: list[list[Measurement]] = [[] for _ in finalists]
+        expected = sum(m.measurement.total_seconds for m in finalists)
+        for turn in range(_RUN_OFF_TURNS):
+            if search.remaining < expected:
+                return
+            begin = search.elapsed
+            order = range(len(finalists))
+            for i in order if turn % 2 == 0 else reversed(order):
+                sessions[i].append(self._runner.measure(finalists[i].placement, _RUN_OFF))
+            expected = search.elapsed - begin
+            together = [joined(of_one) for of_one in sessions]
+            for finalist, measurement in zip(finalists, together, strict=True):
+                self._measured.replace(finalist.placement, measurement)
+            fastest = min(order, key=lambda i: together[i].seconds)
+            if not together[fastest].ok:
+                return
+            self._decided = True
+            search.settle(finalists[fastest].placement, together[fastest].seconds, "run-off")
+
+    def keep_best(self, search: Search) -> None:
+        # What was run once, and seemed faster, counts for less than the run-off.
+        if not self._decided:
+            super().keep_best(search)
 
     def _with_costs(
         self, problem: PlacementProblem, profiled: profile_pb2.GraphProfile

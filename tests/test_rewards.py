@@ -10,7 +10,7 @@ import pytest
 from placer.grouping import atoms
 from placer.pipeline import prepare
 from placer.rewards import Judge, open_reward
-from placer.search import Search
+from placer.search import Budget, Search
 from placer.search.measured import MeasuredEvaluator
 from placer.simulator.build import build_simulator
 from tests.runtime.graphs import two_chains
@@ -54,3 +54,27 @@ def test_what_a_resumed_search_had_found_is_run_again(measured: tuple[Judge, Sea
     measurement = judge.measurement(search.best)
     assert measurement is not None
     assert measurement.ok
+
+
+def test_the_run_off_decides_between_the_fastest_and_the_reference() -> None:
+    prepared = prepare(two_chains(length=2, size=16).graph_def, ["out"], "workers:2")
+    problem = prepared.problem
+    with open_reward("both", prepared, build_simulator(problem)) as judge:
+        search = Search(problem, atoms(problem), judge.evaluator, Budget(seconds=60.0))
+        judge.begin(search)
+        reference, other = (problem.single_device(d) for d in range(2))
+        search.evaluate(reference, "reference")
+        judge.run(search, lambda child: child.evaluate(other, "method") and None)
+        assert search.elapsed < 60.0, "rounds that bring nothing new end the search"
+        both = [judge.measurement(placement) for placement in (reference, other)]
+        history = search.history()
+        judge.keep_best(search)
+    turns = int((history.source == "run-off").sum())
+    assert turns >= 1
+    steps = [len(m.steps) for m in both if m is not None]
+    assert steps == [5 * turns] * 2, "the first runs, of which the best was chosen, do not count"
+    seconds = [m.seconds for m in both if m is not None]
+    assert search.best_seconds == min(seconds) == history.step_seconds.iloc[-1]
+    assert search.best is not None
+    winner = (reference, other)[int(np.argmin(seconds))]
+    np.testing.assert_array_equal(search.best, winner)

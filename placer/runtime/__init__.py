@@ -8,6 +8,7 @@ from placer.runtime.measurement import (
     QUICK,
     Measurement,
     MeasurementProtocol,
+    joined,
 )
 from placer.runtime.runner import Runner, RunnerSettings, open_runner
 from placer.runtime.step_stats import (
@@ -31,6 +32,7 @@ __all__ = [
     "chrome_trace",
     "compare",
     "device_frame",
+    "joined",
     "misplaced_ops",
     "op_frame",
     "open_runner",

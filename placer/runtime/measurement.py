@@ -107,9 +107,41 @@ class Measurement:
         return float(np.median(self.steps)) if self.steps else float("inf")
 
     @property
+    def total_seconds(self) -> float:
+        """Wall-clock time that it took."""
+        accounted = self.built_seconds + self.initialised_seconds + self.ran_seconds
+        return accounted + self.overhead_seconds
+
+    @property
     def spread_seconds(self) -> float:
         """Interquartile range of the step times; infinity for a failed placement."""
         return spread(self.steps) if self.steps else float("inf")
+
+
+def joined(sessions: Sequence[Measurement]) -> Measurement:
+    """What several sessions of one placement, at least one, came to together.
+
+    Returns:
+      The first that failed if one did; else all their steps and times, and the faults of all.
+    """
+    failed = next((s for s in sessions if not s.ok), None)
+    if failed is not None:
+        return failed
+    return Measurement(
+        steps=tuple(x for s in sessions for x in s.steps),
+        warm_up=tuple(x for s in sessions for x in s.warm_up),
+        faults=tuple(x for s in sessions for x in s.faults),
+        built_seconds=sum(s.built_seconds for s in sessions),
+        initialised_seconds=sum(s.initialised_seconds for s in sessions),
+        ran_seconds=sum(s.ran_seconds for s in sessions),
+        overhead_seconds=sum(s.overhead_seconds for s in sessions),
+        stopped_early=any(s.stopped_early for s in sessions),
+        disturbed=any(s.disturbed for s in sessions),
+        worker_cpu_seconds=tuple(
+            float(x) for x in np.mean([s.worker_cpu_seconds for s in sessions], axis=0)
+        ),
+        traced_steps=tuple(x for s in sessions for x in s.traced_steps),
+    )
 
 
 def spread(steps: Sequence[float]) -> float:

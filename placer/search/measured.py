@@ -66,6 +66,16 @@ class MeasuredEvaluator:
                 self._on_measurement(self.measured[-1])
         return self._known[key]
 
+    def replace(self, placement: np.ndarray, measurement: Measurement) -> None:
+        """Takes a new measurement of a placement, int32[N], that was run, in place of the old."""
+        self._known[np.ascontiguousarray(placement, np.int32).tobytes()] = measurement
+        self.measured = [
+            dataclasses.replace(run, measurement=measurement)
+            if np.array_equal(run.placement, placement)
+            else run
+            for run in self.measured
+        ]
+
     def known(self, placement: np.ndarray) -> Measurement | None:
         """What came of running a placement, int32[N]; None if it was not run."""
         return self._known.get(np.ascontiguousarray(placement, np.int32).tobytes())

@@ -16,8 +16,9 @@ from placer.simulator import Evaluation
 
 # Seeds are 0 to SEEDS - 1: signed 32-bit integers to TensorFlow and the graph partitioners.
 SEEDS = 2**31
-# How many successive bests a search remembers as placements, not only as figures.
-_KEPT_BESTS = 8
+# How many good placements a search remembers, and in what part of the nodes they differ at least.
+_KEPT = 8
+_APART = 0.02
 
 
 class Evaluator(Protocol):
@@ -98,7 +99,8 @@ class Search:
         self.evaluations = 0
         self.improvements: list[Improvement] = []
         self._least_excess = float("inf")
-        self._bests: list[np.ndarray] = []
+        # Step times and placements, the fastest first; see `alternatives`.
+        self._kept: list[tuple[float, np.ndarray]] = []
         self._on_progress = on_progress
         self._start = time.monotonic()
         self._memory_limit = problem.topology.memory_bytes
@@ -160,6 +162,8 @@ class Search:
         self.evaluations += int((~np.isnan(evaluation.step_seconds)).sum())
         seconds = np.where(evaluation.feasible, evaluation.step_seconds, np.inf)
         i = int(seconds.argmin())
+        if self._worth_keeping(float(seconds[i])):
+            self._keep(_expand(placements[i], group_of), float(seconds[i]))
         if seconds[i] < self.best_seconds:
             self._improve(_expand(placements[i], group_of), float(seconds[i]), source)
         elif self.best_seconds == float("inf"):
@@ -195,6 +199,8 @@ class Search:
           excess: bytes above the memory limits, of one that is not feasible.
         """
         self.evaluations += evaluations
+        if self._worth_keeping(seconds):
+            self._keep(np.array(placement, np.int32), seconds)
         if seconds < self.best_seconds:
             self._improve(np.array(placement, np.int32), seconds, source)
         elif self.best is None or (
@@ -216,15 +222,42 @@ class Search:
         )
         return Search(self.problem, self.grouping, self.simulator, left, self.seed)
 
-    def recent_bests(self, count: int) -> list[np.ndarray]:
-        """int32[N] each: the last feasible placements that were the best when found, best first."""
-        return self._bests[::-1][:count]
+    def alternatives(self, count: int) -> list[np.ndarray]:
+        """int32[N] each: the best feasible placement, then the next best, and so on.
+
+        Each differs from those before it in some nodes in a hundred at least. They are of what
+        `evaluate`, `record` and `add` brought: the best of each batch.
+        """
+        return [placement for _, placement in self._kept[:count]]
+
+    def settle(self, placement: np.ndarray, seconds: float, source: str) -> None:
+        """Makes a feasible placement, int32[N], the best, also if the best so far seemed faster.
+
+        For step times, in seconds, that were found to be otherwise when they were measured again.
+        """
+        self._improve(np.array(placement, np.int32), seconds, source)
+        if self._on_progress is not None:
+            self._on_progress(self)
 
     def _improve(self, placement: np.ndarray, seconds: float, source: str) -> None:
         self.best = placement
         self.best_seconds = seconds
-        self._bests = [*self._bests[1 - _KEPT_BESTS :], placement]
         self.improvements.append(Improvement(self.elapsed, self.evaluations, seconds, source))
+
+    def _worth_keeping(self, seconds: float) -> bool:
+        if len(self._kept) < _KEPT:
+            return seconds < float("inf")
+        return seconds < self._kept[-1][0]
+
+    def _keep(self, placement: np.ndarray, seconds: float) -> None:
+        """Takes a placement in among the kept, unless a faster one is much like it."""
+        apart = []
+        for known_seconds, known in self._kept:
+            if np.count_nonzero(known != placement) >= _APART * len(placement):
+                apart.append((known_seconds, known))
+            elif known_seconds <= seconds:
+                return
+        self._kept = sorted([*apart, (seconds, placement)], key=lambda kept: kept[0])[:_KEPT]
 
     def resume(
         self,
