@@ -24,8 +24,9 @@ from placer.runtime import MeasurementProtocol, Runner, open_runner
 FAULTS = ("killed", "stopped", "out of memory", "slowed")
 _MATRIX = 384
 _CHAIN = 40
-# Above 32 MiB the C library maps every string anew.
-_STRING_BYTES = 33 << 20
+# Strings get this much longer each step, which a worker that keeps what it has freed must ask for.
+_STRING_BYTES = 32 << 20
+_LONGER_BYTES = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +118,17 @@ def chains_graph() -> GraphSource:
                     value = tf.matmul(value, fixed)
                 ends.append(tf.reduce_sum(value))
                 if i in (0, 3):
-                    # A string of its own memory every step, so that a limit on it shows at once.
-                    text = tf.io.serialize_tensor(tf.fill([_STRING_BYTES // 4], 0.0))
+                    # More memory every step, so that a limit on it shows at once.
+                    steps = tf.compat.v1.get_variable(
+                        f"steps_{i}",
+                        [],
+                        tf.int32,
+                        tf.compat.v1.zeros_initializer(),
+                        trainable=False,
+                        use_resource=True,
+                    )
+                    size = _STRING_BYTES + _LONGER_BYTES * steps.assign_add(1, read_value=True)
+                    text = tf.io.serialize_tensor(tf.fill([size // 4], 0.0))
                     ends.append(tf.cast(tf.strings.length(text), tf.float32))
         tf.add_n(ends, name="out")
     return read(graph.as_graph_def(), ["out"])
