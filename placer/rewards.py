@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placer.costs import merged, profile_from_steps, profiled_costs
+from placer.costs import corrected, profile_from_steps, profiled_costs
 from placer.pipeline import Prepared
 from placer.problem import PlacementProblem
 from placer.protos import profile_pb2
@@ -31,16 +32,18 @@ _ROUNDS = 4
 _ROUND_SECONDS = 30.0
 # The first searches for this part of the time, each other longer than the one before, and none for
 # more than this part of what is left.
-_FIRST_SHARE = 0.05
-_GROWTH = 1.5
+_FIRST_SHARE = 0.06
+_GROWTH = 2.0
 _SEARCH_SHARE = 0.7
 # So many rounds in a row that bring nothing new to run are the last.
 _STALE_ROUNDS = 2
-# Runs a round, traced steps of its best, and the factors tried on link costs.
+# Runs a round, traced steps of its best, and the factors on link costs and the contentions tried.
 _CANDIDATES = 3
 _TRACED_STEPS = 3
 _TRACED = MeasurementProtocol(warm_up=1, steps=1, stop_ratio=0.0, repeats=0)
-_SCALES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+_SCALES = (0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0)
+_CONTENTIONS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3)
+_PASSES = 2
 # The part of the budget that is kept for running the fastest again, how many of them, how often at
 # most, and how.
 _RUN_OFF_SHARE = 0.12
@@ -108,9 +111,10 @@ class _Both(_Measured):
     """Searches in a simulator that real runs correct, and runs what is promising.
 
     The op costs are profiled on the devices first. Then the method searches in the simulator in
-    rounds; after each, its best placements are run. Then ops cost what they took in the best
-    placements of all rounds, where several devices compute at once and slow each other through
-    what they share, and the cost of transfers is scaled to what explains best what was run.
+    rounds, each of which begins with the best of those before; after each, its best placements are
+    run. Then ops are corrected by what they took in the best placements of all rounds, and what
+    transfers cost and by how much busy devices slow each other are chosen to explain best what was
+    run.
 
     The fastest of many runs is in part the luckiest. At the end the fastest placements are run
     again, in turns with the fastest of those that the search began with, and these runs alone
@@ -141,35 +145,37 @@ class _Both(_Measured):
         """Rounds of search and runs, until `end`, in seconds since the search began."""
         known = profile(self._runner, search.problem, steps=3)
         problem = self._with_costs(search.problem, known)
-        scale = 1.0
+        fit = _Fit(1.0, float(problem.topology.contention.max()))
         rounds = _ROUNDS
         if search.remaining < float("inf"):
             rounds = max(_ROUNDS, int(search.remaining // _ROUND_SECONDS))
         first = _FIRST_SHARE * (end - search.elapsed)
         stale = 0
+        promising: list[np.ndarray] = []
         traced: dict[bytes, tuple[config_pb2.RunMetadata, ...]] = {}
         for round_number in range(rounds):
             left = end - search.elapsed
             if search.stopped() or left <= 0 or stale == _STALE_ROUNDS:
                 break
-            scale = self._fit_scale(problem, scale)
-            corrected = dataclasses.replace(
-                problem, topology=problem.topology.with_scaled_links(scale)
-            )
-            self.problem, self.simulator = corrected, build_simulator(corrected)
+            fit = self._fit(problem, fit)
+            self.problem = fit.of(problem)
+            self.simulator = build_simulator(self.problem)
             share = min(first * _GROWTH**round_number, _SEARCH_SHARE * left)
             child = Search(
-                corrected,
+                self.problem,
                 search.grouping,
                 self.simulator,
                 Budget(share, 200 * (search.budget.evaluations - search.evaluations)),
                 (search.seed + round_number) % SEEDS,
             )
             if search.best is not None:
-                child.evaluate(search.best, "best measured")
+                promising.append(search.best)
+            for placement in promising:
+                child.evaluate(placement, "earlier rounds")
             method(child)
             ran = len(self._measured.measured)
-            for placement in child.alternatives(_CANDIDATES):
+            promising = child.alternatives(_CANDIDATES)
+            for placement in promising:
                 late = search.elapsed >= end and len(self._measured.measured) > ran
                 if search.stopped() or late:
                     break
@@ -184,8 +190,7 @@ class _Both(_Measured):
             steps = [step for of_best in traced.values() for step in of_best]
             if steps:
                 found = profile_from_steps(problem.graph, problem.topology, steps)
-                known = merged(known, found)
-                problem = self._with_costs(search.problem, known)
+                problem = self._with_costs(search.problem, corrected(known, found))
 
     def _run_off(self, search: Search, references: Sequence[MeasuredPlacement]) -> None:
         """Runs the fastest placements again, in turns, as long as there is time for all."""
@@ -228,24 +233,48 @@ class _Both(_Measured):
         )
         return dataclasses.replace(problem, costs=costs)
 
-    def _fit_scale(self, problem: PlacementProblem, scale: float) -> float:
-        """The factor on link costs that explains best what ran on several devices, else `scale`."""
+    def _fit(self, problem: PlacementProblem, start: _Fit) -> _Fit:
+        """What explains best what ran on several devices, from `start` on, a figure at a time."""
         ran = [
             m
             for m in self._measured.measured
             if m.measurement.ok and len(np.unique(m.placement)) > 1
         ]
         if not ran:
-            return scale
+            return start
         placements = np.stack([m.placement for m in ran])
         measured = np.array([m.measurement.seconds for m in ran])
-        errors = {}
-        for factor in _SCALES:
-            topology = problem.topology.with_scaled_links(factor)
-            simulator = build_simulator(dataclasses.replace(problem, topology=topology))
-            predicted = simulator.evaluate(placements).step_seconds
-            errors[factor] = float(np.abs(np.log(predicted / measured)).mean())
-        return min(errors, key=lambda factor: (errors[factor], abs(np.log(factor))))
+
+        @functools.cache
+        def error(fit: _Fit) -> float:
+            predicted = build_simulator(fit.of(problem)).evaluate(placements).step_seconds
+            return float(np.abs(np.log(predicted / measured)).mean())
+
+        best = start
+        for _ in range(_PASSES):
+            tried = [dataclasses.replace(best, contention=c) for c in _CONTENTIONS]
+            best = min([best, *tried], key=error)
+            tried = [dataclasses.replace(best, link_scale=s) for s in _SCALES]
+            best = min([best, *tried], key=error)
+        return best
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fit:
+    """Figures of a topology that real runs correct.
+
+    Attributes:
+      link_scale: factor on the cost of transfers.
+      contention: of devices with executor threads.
+    """
+
+    link_scale: float
+    contention: float
+
+    def of(self, problem: PlacementProblem) -> PlacementProblem:
+        """The problem with these figures."""
+        topology = problem.topology.with_scaled_links(self.link_scale)
+        return dataclasses.replace(problem, topology=topology.with_contention(self.contention))
 
 
 def _several(placement: np.ndarray) -> bool:

@@ -4,8 +4,8 @@ from placer.costs.analytical import analytical_costs
 from placer.costs.op_costs import CostOrigin, OpCosts
 from placer.costs.peak import operations_per_second
 from placer.costs.profiles import (
+    corrected,
     load_profile,
-    merged,
     profile_from_steps,
     profiled_costs,
     save_profile,
@@ -17,9 +17,9 @@ __all__ = [
     "CostSummary",
     "OpCosts",
     "analytical_costs",
+    "corrected",
     "describe",
     "load_profile",
-    "merged",
     "operations_per_second",
     "profile_from_steps",
     "profiled_costs",

@@ -250,26 +250,43 @@ def _under_way(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.nd
     return np.cumsum(changes)[:-1]
 
 
-def merged(
-    profile: profile_pb2.GraphProfile, newer: profile_pb2.GraphProfile
+def corrected(
+    profile: profile_pb2.GraphProfile, traced: profile_pb2.GraphProfile
 ) -> profile_pb2.GraphProfile:
-    """A profile with what another of the same graph has newer figures of, by model and op."""
-    result = profile_pb2.GraphProfile(graph_fingerprint=newer.graph_fingerprint)
-    by_model = {part.model: part for part in newer.devices}
+    """A profile with its op times corrected by what a placement's steps showed.
+
+    On one model, the times that both have are scaled in `traced` to the same sum, and averaged. The
+    sum stays what it was: that all ops take longer where devices share a memory, or serve transfers
+    while they compute, is for the simulator to say and not for the ops.
+
+    Args:
+      profile: of the graph, a device at a time.
+      traced: `profile_from_steps` of a placement of the same graph.
+
+    Returns:
+      The corrected profile; what only one of the two has is taken as it is.
+    """
+    result = profile_pb2.GraphProfile(graph_fingerprint=profile.graph_fingerprint)
+    by_model = {part.model: part for part in traced.devices}
     for part in profile.devices:
-        update = by_model.pop(part.model, None)
         added = result.devices.add()
+        added.CopyFrom(part)
+        update = by_model.pop(part.model, None)
         if update is None:
-            added.CopyFrom(part)
             continue
-        added.CopyFrom(update)
-        known = set(update.ops)
-        for i, op in enumerate(part.ops):
-            if op in known:
+        row = {op: i for i, op in enumerate(part.ops)}
+        both = [(row[op], i) for i, op in enumerate(update.ops) if op in row]
+        known = sum(part.mean_seconds[i] for i, _ in both)
+        found = sum(update.mean_seconds[j] for _, j in both)
+        scale = known / found if found > 0 else 1.0
+        for i, j in both:
+            added.mean_seconds[i] = (part.mean_seconds[i] + scale * update.mean_seconds[j]) / 2
+        for j, op in enumerate(update.ops):
+            if op in row:
                 continue
             added.ops.append(op)
             for field in _PER_OP:
-                getattr(added, field).append(getattr(part, field)[i])
+                getattr(added, field).append(getattr(update, field)[j])
     for part in by_model.values():
         result.devices.add().CopyFrom(part)
     return result

@@ -380,6 +380,14 @@ class Topology:
         free = Link(0.0, 1e30, Sharing.PAIR)
         return dataclasses.replace(self, link_rules=(LinkRule(free),))
 
+    def with_contention(self, contention: float) -> Topology:
+        """The same devices, slowed by this fraction each while a neighbour works (`contention`)."""
+        devices = tuple(
+            dataclasses.replace(d, contention=contention) if d.executor_threads else d
+            for d in self.devices
+        )
+        return dataclasses.replace(self, devices=devices)
+
     def with_scaled_links(self, factor: float) -> Topology:
         """The same devices with every cost of a transfer multiplied by a positive factor."""
         rules = tuple(

@@ -6,8 +6,8 @@ from tensorflow.core.protobuf import config_pb2
 
 from placer.costs import (
     CostOrigin,
+    corrected,
     load_profile,
-    merged,
     profile_from_steps,
     profiled_costs,
     save_profile,
@@ -158,6 +158,24 @@ def test_missing_ops_are_scaled_by_their_type_or_the_median(costed):
     assert origin[costed.op("matmul_3")] == CostOrigin.ANALYTICAL
     cpu = costed.row("cpu")
     assert (costs.seconds[cpu] == costed.costs.seconds[cpu]).all()
+
+
+def test_corrections_keep_the_sum_of_what_both_have():
+    source = read(matmul_chain(2, 8), ["result:0"])
+    graph = build_op_graph(source)
+    topology = parse("k80:1")
+    cpu, gpu = topology.device_names
+    first, second, third = [n for n, ran in zip(graph.names, graph.executed, strict=True) if ran][
+        :3
+    ]
+    known = profile_from_steps(graph, topology, _steps([(gpu, first, 1.0), (gpu, second, 1.0)]))
+    steps = _steps([(gpu, first, 5.0), (gpu, second, 3.0), (gpu, third, 7.0), (cpu, first, 2.0)])
+    found = corrected(known, profile_from_steps(graph, topology, steps))
+    of_model = {p.model: dict(zip(p.ops, p.mean_seconds, strict=True)) for p in found.devices}
+    of_gpu = of_model[topology.devices[1].model.name]
+    # 5 and 3 of a sum of 8 are 1.25 and 0.75 of the sum of 2 that was known.
+    assert of_gpu == pytest.approx({first: 1.125e-3, second: 0.875e-3, third: 7e-3})
+    assert of_model[topology.devices[0].model.name] == pytest.approx({first: 2e-3})
 
 
 def test_file_round_trip(costed, tmp_path):
@@ -386,9 +404,10 @@ def test_steps_in_which_an_op_ran_elsewhere_do_not_count():
             (models[1], second): 0.5e-3,
         }
     )
+    # What both have is scaled to the same sum, here of one op.
     newer = profile_from_steps(graph, topology, _steps([(gpu, first, 3.0)]))
-    both = merged(profile, newer)
+    both = corrected(profile, newer)
     found = {p.model: dict(zip(p.ops, p.mean_seconds, strict=True)) for p in both.devices}
-    assert found[models[1]] == pytest.approx({first: 3e-3, second: 0.5e-3})
+    assert found[models[1]] == pytest.approx({first: 2e-3, second: 0.5e-3})
     assert found[models[0]] == pytest.approx({first: 4e-3})
     assert all(len(p.stddev_seconds) == len(p.output_bytes) == len(p.ops) for p in both.devices)
