@@ -284,11 +284,10 @@ class Runner:
             self._restart()
         result = min(suspects, key=lambda m: (m.disturbed, m.seconds))
         self.best_seconds = min(self.best_seconds, result.seconds)
-        accounted = result.built_seconds + result.initialised_seconds + result.ran_seconds
         return dataclasses.replace(
             result,
             faults=tuple(faults),
-            overhead_seconds=time.perf_counter() - begin - accounted,
+            overhead_seconds=time.perf_counter() - begin - result.total_seconds,
         )
 
     def _checked(self, placement: np.ndarray) -> np.ndarray:
