@@ -9,6 +9,8 @@ from placer.graph.source import GraphSource, read
 
 tf1 = tf.compat.v1
 
+BLOCK_BYTES = 1 << 26
+
 
 def two_chains(length: int = 20, size: int = 256) -> GraphSource:
     """Two independent chains of matrix products, chain_0/ and chain_1/, summed in `out`."""
@@ -38,6 +40,14 @@ def fed_chain(length: int = 12, size: int = 512) -> GraphSource:
                 ends.append(value.op)
         tf.group(*ends, name="end")
     return read(graph.as_graph_def(), ["end"])
+
+
+def large_block() -> GraphSource:
+    """`there` makes a block of BLOCK_BYTES and `out` adds it up."""
+    with tf.Graph().as_default() as graph:
+        start = tf1.random_uniform([])
+        tf.reduce_sum(tf.fill([BLOCK_BYTES // 4], start, name="there"), name="out")
+    return read(graph.as_graph_def(), ["out"])
 
 
 def split_chains(source: GraphSource) -> np.ndarray:

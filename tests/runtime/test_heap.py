@@ -5,21 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
-from placer.graph.source import GraphSource
 from placer.runtime import MeasurementProtocol, open_runner
+from tests.runtime.graphs import BLOCK_BYTES, large_block
 
-_BLOCK_BYTES = 1 << 26
 _PAGE_BYTES = 4096
-
-
-def _large_block() -> GraphSource:
-    """A graph of `there`, which makes a block of 64 MiB, and `out`, which adds it up."""
-    with tf.Graph().as_default() as graph:
-        start = tf.compat.v1.random_uniform([])
-        tf.reduce_sum(tf.fill([_BLOCK_BYTES // 4], start, name="there"), name="out")
-    return GraphSource(graph.as_graph_def(), ("out",), origin="large block")
 
 
 def _page_faults(pid: int) -> int:
@@ -31,7 +21,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def test_steps_reuse_pages_and_a_new_placement_gives_them_back() -> None:
-    source = _large_block()
+    source = large_block()
     with open_runner("workers:2", source) as runner:
         first, second = runner.worker_pids
         apart = np.array([int(n.name != "there") for n in source.graph_def.node], np.int32)
@@ -42,8 +32,8 @@ def test_steps_reuse_pages_and_a_new_placement_gives_them_back() -> None:
             assert runner.measure(apart, protocol).ok
             faults.append(_page_faults(second) - before)
         # Ten steps more; each would fault in the block that arrives if it were mapped anew.
-        assert faults[1] - faults[0] < _BLOCK_BYTES // _PAGE_BYTES
+        assert faults[1] - faults[0] < BLOCK_BYTES // _PAGE_BYTES
         held = _resident_bytes(second)
         assert runner.measure(np.zeros(runner.num_nodes, np.int32), protocol).ok
         assert runner.worker_pids == (first, second)
-        assert _resident_bytes(second) < held - _BLOCK_BYTES // 2
+        assert _resident_bytes(second) < held - BLOCK_BYTES // 2

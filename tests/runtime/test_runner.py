@@ -22,7 +22,7 @@ from placer.errors import PlacerError
 from placer.graph.source import GraphSource, read
 from placer.runtime import MeasurementProtocol, Runner, RunnerSettings, open_runner
 from placer.runtime.step_stats import op_frame
-from tests.runtime.graphs import everywhere, fed_chain, split_chains
+from tests.runtime.graphs import everywhere, fed_chain, large_block, split_chains
 
 STEPS = MeasurementProtocol(steps=4, stop_ratio=0, repeats=0)
 LONG = MeasurementProtocol(steps=100, stop_ratio=0, repeats=0)
@@ -210,13 +210,17 @@ def test_a_slowed_worker_does_not_make_a_placement_slow(
     assert measured.seconds < 3 * undisturbed.seconds
 
 
-def test_a_worker_limited_from_outside_costs_no_placement(
-    workers: Runner, chains: GraphSource
-) -> None:
-    pid = workers.worker_pids[0]
-    limit = 1 << 28
-    resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
-    assert workers.measure(split_chains(chains), STEPS).failure is None
+def test_a_worker_limited_from_outside_costs_no_placement() -> None:
+    # A worker keeps memory that was freed, and so feels a limit only where it needs more.
+    source = large_block()
+    with open_runner("workers:1", source, RunnerSettings(disturbance_ratio=0)) as runner:
+        limited = runner.worker_pids[0]
+        limit = 1 << 28
+        resource.prlimit(limited, resource.RLIMIT_AS, (limit, limit))
+        measured = runner.measure(everywhere(source, 0), STEPS)
+        assert measured.failure is None
+        assert len(measured.faults) == 1
+        assert runner.worker_pids[0] != limited
 
 
 def test_a_killed_session_process_is_replaced(workers: Runner, chains: GraphSource) -> None:
