@@ -22,7 +22,7 @@ from placer.graph.kernels import attribute, kernel_types, op_def
 from placer.graph.loop_shapes import has_frames, loop_shapes
 from placer.graph.op_graph import MAX_RANK, OpGraph, topological_order
 from placer.graph.recursion import check_recursion
-from placer.graph.source import GraphSource, op_name
+from placer.graph.source import GraphSource
 
 # Ops whose output is the buffer of an input (tensorflow/core/kernels: they call
 # context->set_output with the input, or Tensor::CopyFrom with another shape).
@@ -129,7 +129,7 @@ def build_op_graph(source: GraphSource, clear_devices: bool = False) -> OpGraph:
                 alias[first + k] = k if position is None else position
 
     control = _Edges(src, dst, back_src, back_dst)
-    fetches = np.array([index[op_name(f)] for f in source.fetches], np.int32)
+    fetches = np.array([index[name] for name in source.step_ops()], np.int32)
     executed = _needed(n, control, fetches)
     reference_edge = (tensor_dtype == types_pb2.DT_RESOURCE)[in_tensor] | (
         is_ref[in_tensor] & _reads_reference(definitions, graph_def, in_ptr, source)

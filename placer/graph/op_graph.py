@@ -36,14 +36,14 @@ class OpGraph:
       in_ptr: int64[N + 1]; op i reads in_tensor[in_ptr[i]:in_ptr[i + 1]], in input order.
       in_tensor: int32[E].
       control_src, control_dst: int32[C].
-      executed: bool[N]; the fetches need the op.
+      executed: bool[N]; the step needs the op.
       persistent_bytes: int64[N]; what the op keeps for ever (a variable).
       colocation: int32[N] colocation group, numbered by first member. All its ops must share a
         device: `_class` attributes, resource and reference edges, while frames.
       has_kernel: bool[2, N]; TensorFlow has a kernel for the op on KERNEL_TYPES[row].
       client_ops: bool[N]; the op's value enters through the client device (Placeholder, _Arg).
       requested_device: N device strings, as the graph came ("" mostly).
-      fetches: int32[F] ops that are fetched.
+      fetches: int32[F] ops with which the step ends (GraphSource.step_ops).
       fingerprint: hash of the structure.
     """
 

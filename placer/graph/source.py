@@ -49,6 +49,30 @@ class GraphSource:
         """The fetches as op names."""
         return tuple(op_name(f) for f in self.fetches)
 
+    def step_ops(self) -> tuple[str, ...]:
+        """Names of the ops with which one step ends: the fetches, or what they only wait for.
+
+        A fetched NoOp, as tf.group makes it, computes nothing. Yet on any device it would have each
+        op elsewhere that it waits for report by a transfer of its own: in a graph that is trained,
+        one for every variable. A session that runs the ops themselves needs none of them, and one
+        with Grappler's dependency optimizer, which is on by default, sends one a device.
+        """
+        nodes = {n.name: n for n in self.graph_def.node}
+        found: dict[str, None] = {}
+        seen: set[str] = set()
+        waiting = list(reversed(self.fetch_ops))
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            node = nodes.get(name)
+            if node is not None and node.op == "NoOp" and node.input:
+                waiting += [op_name(i) for i in reversed(node.input)]
+            else:
+                found[name] = None
+        return tuple(found)
+
 
 def op_name(tensor_name: str) -> str:
     """Op name of a tensor name ("a:0") or an input as NodeDefs write it ("^a", "a:1")."""

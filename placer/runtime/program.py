@@ -121,7 +121,7 @@ class _Preparation:
                 raise PlacerError(f"{self._source.origin} has no op for the feed {feed!r}")
 
     def program(self) -> Program:
-        targets = tuple(dict.fromkeys(f.split(":")[0] for f in self._source.fetches))
+        targets = self._source.step_ops()
         needed = self._ancestors(targets)
         init = self._source.init_op
         initialized: set[str] = set()

@@ -11,7 +11,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placer.errors import PlacerError
-from placer.graph import read, save_graph
+from placer.graph import build_op_graph, read, save_graph
 
 
 def _graph_def() -> graph_pb2.GraphDef:
@@ -76,6 +76,26 @@ def test_fetches_train_op_before_signature_before_sinks() -> None:
     # What a pruned graph no longer has is no fetch.
     meta.collection_def["train_op"].node_list.value[:] = ["pruned"]
     assert read(meta).fetches == ("y:0",)
+
+
+def test_a_step_ends_with_what_its_groups_wait_for() -> None:
+    with tf.Graph().as_default() as graph:
+        updates = [tf.constant(float(i), name=f"update_{i}") for i in range(4)]
+        first = tf.group(*updates[:2], name="first")
+        second = tf.group(*updates[1:3], first, name="second")
+        tf.no_op(name="alone")
+        with tf.control_dependencies([first]):
+            tf.identity(updates[3], name="loss")
+        tf.group(second, name="train")
+    graph_def = graph.as_graph_def()
+    train = read(graph_def, ["train", "loss:0"])
+    assert set(train.step_ops()) == {"update_0", "update_1", "update_2", "loss"}
+    assert len(train.step_ops()) == 4
+    assert read(graph_def, ["alone"]).step_ops() == ("alone",)
+    op_graph = build_op_graph(train)
+    executed = {n for n, e in zip(op_graph.names, op_graph.executed, strict=True) if e}
+    # The loss waits for the first group, wherever the step ends.
+    assert executed == {*(f"update_{i}" for i in range(4)), "first", "loss"}
 
 
 def test_a_graph_def_is_kept_not_copied() -> None:

@@ -20,8 +20,10 @@ import tensorflow as tf
 
 from placer.errors import PlacerError
 from placer.graph.source import GraphSource, read
+from placer.pipeline import prepare
 from placer.runtime import MeasurementProtocol, Runner, RunnerSettings, open_runner
-from placer.runtime.step_stats import op_frame
+from placer.runtime.step_stats import op_frame, transfer_frame
+from placer.simulator.build import build_simulator
 from tests.runtime.graphs import everywhere, fed_chain, large_block, split_chains
 
 STEPS = MeasurementProtocol(steps=4, stop_ratio=0, repeats=0)
@@ -221,6 +223,23 @@ def test_a_worker_limited_from_outside_costs_no_placement() -> None:
         assert measured.failure is None
         assert len(measured.faults) == 1
         assert runner.worker_pids[0] != limited
+
+
+def test_a_group_of_ops_elsewhere_costs_no_transfers() -> None:
+    with tf.Graph().as_default() as graph:
+        tf.group(*(tf.random.uniform([4], name=f"update_{i}") for i in range(8)), name="train")
+    source = read(graph.as_graph_def(), ["train"])
+    placement = everywhere(source, 1)
+    placement[[n.name for n in source.graph_def.node].index("train")] = 0
+    with open_runner("workers:2", source) as runner:
+        measured = runner.measure(placement, STEPS, keep_step_stats=True)
+    assert measured.run_metadata is not None
+    ran = op_frame(measured.run_metadata)
+    assert (ran["op_type"] == "RandomUniform").sum() == 8
+    assert transfer_frame(measured.run_metadata).empty
+    simulator = build_simulator(prepare(source.graph_def, ["train"], "workers:2").problem)
+    evaluation = simulator.evaluate(placement[None])
+    assert evaluation.transfer_seconds.sum() == 0
 
 
 def test_a_killed_session_process_is_replaced(workers: Runner, chains: GraphSource) -> None:
