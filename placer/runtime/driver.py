@@ -71,6 +71,7 @@ class Driver:
         self._owner = np.zeros(0, np.int32)
         self._graph_def: Any = None
         self._ops: list[tf.Operation] = []
+        self._nothing: tf.Operation | None = None
         self._values: list[Any] = []
         self._canary: list[Callable[[], Any]] = []
         self._canary_sessions: list[tf.compat.v1.Session] = []
@@ -112,20 +113,30 @@ class Driver:
         return tf.compat.v1.Session(target, graph=graph, config=config)
 
     def _build(self, placement: np.ndarray) -> tf.compat.v1.Session:
-        """A session of the graph on these devices; the graph is imported once."""
+        """A session that has taken the graph on these devices; the graph is imported once."""
         import tensorflow as tf
 
+        names = self._config["devices"]
         if not self._ops:
             graph = tf.Graph()
             with graph.as_default():
                 tf.import_graph_def(self._graph_def, name="")
+                with tf.device(names[0]):
+                    self._nothing = tf.no_op()
             self._ops = [graph.get_operation_by_name(n.name) for n in self._graph_def.node]
-        names = self._config["devices"]
         # Set one by one: an import would move an op to what it is colocated with, rather than fail.
         for op, device in zip(self._ops, placement[self._owner].tolist(), strict=True):
             if op.device != names[device]:
                 op._set_device(names[device])
-        return self._new_session(self._ops[0].graph, self._config["target"])
+        session = self._new_session(self._ops[0].graph, self._config["target"])
+        try:
+            # TensorFlow sends and places the graph when something is run first.
+            session.run(self._nothing)
+        except BaseException:
+            with contextlib.suppress(tf.errors.OpError):
+                session.close()
+            raise
+        return session
 
     def _initialize(self, session: tf.compat.v1.Session) -> None:
         for group in self._config["initializers"]:
