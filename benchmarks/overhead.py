@@ -72,9 +72,9 @@ def run(settings: Settings) -> Outcome:
         ]
     )
     note = (
-        "session is building the session and placing the graph in it; set-up is that, initialising "
-        "variables, and what the first step takes beyond a later one; in steps is the time in which "
-        "steps ran, the first among them"
+        "session is building the session and placing the graph in it; set-up is that, "
+        "initialising variables, and what the first step takes beyond a later one; in steps is "
+        "the time in which steps ran, the first among them"
     )
     return Outcome(
         tables={"summary": summary, "placements": frame}, notes=[note], shown={"summary": summary}

@@ -63,8 +63,8 @@ class Measurement:
       failure: why the placement does not run, in one line; None if it does.
       faults: what went wrong with workers on the way and was repeated on fresh ones; not the
         placement's fault.
-      built_seconds: making the session: devices into the graph, the graph into TensorFlow and past its
-        placer.
+      built_seconds: making the session: devices into the graph, the graph into TensorFlow and
+        past its placer.
       initialised_seconds: initialising variables, tables and iterators.
       ran_seconds: all steps, warm-up included.
       overhead_seconds: all other time the measurement took, lost attempts included.
